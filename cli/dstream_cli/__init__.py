@@ -1,0 +1,1 @@
+"""The dstream command: one file a verb."""

@@ -1,0 +1,1 @@
+"""The log of roots: publishing, naming and opening generations."""

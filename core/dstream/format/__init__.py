@@ -1,0 +1,1 @@
+"""Bytes on disk to dataclasses and back. No I/O. ``docs/format.md`` is the normative text."""

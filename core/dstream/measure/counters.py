@@ -1,0 +1,174 @@
+"""What everything that does I/O counts, and under which names.
+
+Requests are keyed by verb, purpose and outcome, one count for every attempt that left the
+process. Events (retries, throttles, fallbacks, skips) are keyed by a name and a reason. Gauges
+of time and bytes are plain sums. A :class:`Snapshot` is a value: subtract two to get a phase.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TypeVar
+
+K = TypeVar("K")
+N = TypeVar("N", int, float)
+
+
+class Purpose(StrEnum):
+    """What a request is for; reports keep these apart."""
+
+    DATA = "data"
+    """Media bytes for clips."""
+    SIDE = "side"
+    """Side files of samples: actions, captions, arrays."""
+    TABLE = "table"
+    """Manifests, Parquet parts and packet tables: once per group of files, then cached."""
+    INDEX = "index"
+    """Bytes of a source read to find its packets."""
+    COPY = "copy"
+    """Whole source files read, or shards written, by a packed ingest."""
+    LOG = "log"
+    """The catalog's log of roots."""
+    LISTING = "listing"
+    """Listing a source or a repository."""
+    OTHER = "other"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class RequestKey:
+    """Verb (``get``, ``put``, ``head``, ``list`` ...), purpose and outcome (``ok``, or a code)."""
+
+    verb: str
+    purpose: Purpose
+    outcome: str
+
+
+@dataclass(frozen=True, slots=True)
+class RequestTotals:
+    """Sums over the requests of one key."""
+
+    count: int = 0
+    bytes_requested: int = 0
+    """Bytes asked for by ranges, or sent by writes."""
+    bytes_received: int = 0
+    """Body bytes that arrived, including those of reads that then failed."""
+    seconds: float = 0.0
+    """Time inside the store, summed over threads."""
+
+    def plus(self, other: RequestTotals, sign: int = 1) -> RequestTotals:
+        """Field-wise sum, or difference with ``sign=-1``."""
+        return RequestTotals(
+            self.count + sign * other.count,
+            self.bytes_requested + sign * other.bytes_requested,
+            self.bytes_received + sign * other.bytes_received,
+            self.seconds + sign * other.seconds,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """All counters at one moment. Immutable."""
+
+    requests: Mapping[RequestKey, RequestTotals] = field(default_factory=dict)
+    events: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    """(name, reason) -> count, for example ``("retry", "throttled")``."""
+    sums: Mapping[str, float] = field(default_factory=dict)
+    """Named totals: ``seconds.decode``, ``frames.decoded``, ``bytes.unverified`` ..."""
+
+    def minus(self, earlier: Snapshot) -> Snapshot:
+        """What happened between ``earlier`` and this."""
+        requests = {
+            key: total.plus(earlier.requests.get(key, RequestTotals()), -1)
+            for key, total in self.requests.items()
+        }
+        return Snapshot(
+            {key: total for key, total in requests.items() if total.count},
+            _difference(self.events, earlier.events),
+            _difference(self.sums, earlier.sums),
+        )
+
+    def total(
+        self,
+        verb: str | None = None,
+        purpose: Purpose | None = None,
+        outcome: str | None = None,
+    ) -> RequestTotals:
+        """Sum over all keys that match the given parts."""
+        result = RequestTotals()
+        for key, totals in self.requests.items():
+            if (
+                verb in (None, key.verb)
+                and purpose in (None, key.purpose)
+                and outcome in (None, key.outcome)
+            ):
+                result = result.plus(totals)
+        return result
+
+    def event(self, name: str) -> dict[str, int]:
+        """Reason -> count of one kind of event."""
+        return {reason: n for (kind, reason), n in sorted(self.events.items()) if kind == name}
+
+    def as_json(self) -> dict[str, object]:
+        """A plain document with sorted keys, for ``--json``."""
+        return {
+            "requests": [
+                {
+                    "verb": key.verb,
+                    "purpose": str(key.purpose),
+                    "outcome": key.outcome,
+                    "count": totals.count,
+                    "bytes_requested": totals.bytes_requested,
+                    "bytes_received": totals.bytes_received,
+                    "seconds": round(totals.seconds, 6),
+                }
+                for key, totals in sorted(self.requests.items())
+            ],
+            "events": [
+                {"name": name, "reason": reason, "count": n}
+                for (name, reason), n in sorted(self.events.items())
+            ],
+            "sums": {name: self.sums[name] for name in sorted(self.sums)},
+        }
+
+
+def _difference(now: Mapping[K, N], then: Mapping[K, N]) -> dict[K, N]:
+    result: dict[K, N] = {}
+    for key, value in now.items():
+        change = value - then.get(key, type(value)(0))
+        if change:
+            result[key] = change
+    return result
+
+
+class Meter:
+    """Collects counts from many threads. Cheap: one short lock an event."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._requests: dict[RequestKey, RequestTotals] = {}
+        self._events: dict[tuple[str, str], int] = {}
+        self._sums: dict[str, float] = {}
+
+    def request(self, verb: str, purpose: Purpose, outcome: str, totals: RequestTotals) -> None:
+        """Count one attempt that left the process."""
+        key = RequestKey(verb, purpose, outcome)
+        with self._lock:
+            self._requests[key] = self._requests.get(key, RequestTotals()).plus(totals)
+
+    def event(self, name: str, reason: str, count: int = 1) -> None:
+        """Count a retry, throttle, fallback or skip, with its reason."""
+        with self._lock:
+            self._events[name, reason] = self._events.get((name, reason), 0) + count
+
+    def add(self, name: str, amount: float) -> None:
+        """Add to a named sum of seconds, bytes or frames."""
+        with self._lock:
+            self._sums[name] = self._sums.get(name, 0) + amount
+
+    def snapshot(self) -> Snapshot:
+        """The counters now, as a value."""
+        with self._lock:
+            return Snapshot(dict(self._requests), dict(self._events), dict(self._sums))

@@ -1,0 +1,1 @@
+"""Video: finding packets in files, planning which bytes a clip needs, decoding them."""

@@ -1,0 +1,1 @@
+"""Object stores behind one contract: S3, local directories, memory."""

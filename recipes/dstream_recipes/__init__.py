@@ -1,0 +1,1 @@
+"""What to do with a kind of data: recipes that ship with dstream."""
