@@ -1,0 +1,71 @@
+"""Documents as the repository stores them: canonical JSON in one zstd frame.
+
+The same document gives the same bytes (sorted keys, no spaces, UTF-8, fixed compression
+level), so a hash of the bytes stands for the content. Reading is bounded: neither a forged
+frame header nor deep nesting can exhaust memory or the stack.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+import zstandard
+
+from dstream.errors import CorruptDataError, InvalidInputError
+
+_LEVEL = 3
+
+
+def encode_document(document: Mapping[str, object]) -> bytes:
+    """The stored bytes of ``document``.
+
+    Raises:
+        InvalidInputError: it holds something JSON cannot say (NaN, bytes, lone surrogates).
+    """
+    try:
+        text = json.dumps(
+            document, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
+        )
+        raw = text.encode()
+    except (TypeError, ValueError) as fault:
+        raise InvalidInputError(f"cannot be stored as JSON: {fault}") from fault
+    return zstandard.ZstdCompressor(level=_LEVEL).compress(raw)
+
+
+def decode_document(data: bytes, *, max_bytes: int, where: str) -> dict[str, object]:
+    """The document in ``data``.
+
+    Args:
+        data: one zstd frame.
+        max_bytes: the most that it may decompress to.
+        where: what is being read, for the error.
+
+    Raises:
+        CorruptDataError: not zstd, larger than ``max_bytes``, not JSON, or not an object.
+    """
+    raw = _decompress(data, max_bytes, where)
+    try:
+        document = json.loads(raw)
+    except (ValueError, RecursionError) as fault:
+        raise CorruptDataError(f"{where}: not JSON: {fault}", where=where) from fault
+    if not isinstance(document, dict):
+        raise CorruptDataError(
+            f"{where}: got a {type(document).__name__}, expected a JSON object", where=where
+        )
+    return document
+
+
+def _decompress(data: bytes, max_bytes: int, where: str) -> bytes:
+    # Our writers always declare the size. libzstd never writes past the declared size, so
+    # checking the declaration bounds the memory, whatever the frame really holds.
+    try:
+        size_bytes = zstandard.frame_content_size(data)
+        if not 0 <= size_bytes <= max_bytes:
+            raise CorruptDataError(
+                f"{where}: the zstd frame declares {size_bytes} bytes, expected 0 to {max_bytes}",
+                where=where,
+            )
+        return zstandard.ZstdDecompressor().decompress(data, allow_extra_data=False)
+    except zstandard.ZstdError as fault:
+        raise CorruptDataError(f"{where}: not a whole zstd frame: {fault}", where=where) from fault
