@@ -1,0 +1,119 @@
+"""Counter-based randomness: hashes and permutations that need no memory and no generator state.
+
+Everything is integer arithmetic modulo 2**64, so every platform and every rank gets the same
+numbers. The scalar and the array forms agree exactly.
+"""
+
+from __future__ import annotations
+
+from math import isqrt
+
+import numpy as np
+from numpy.typing import NDArray
+
+_MASK = (1 << 64) - 1
+_GOLDEN = 0x9E3779B97F4A7C15
+_MIX_1 = 0xBF58476D1CE4E5B9
+_MIX_2 = 0x94D049BB133111EB
+_ROUNDS = 6
+
+MAX_SIZE = 1 << 62
+"""Largest permutation; sums of two remainders must stay below 2**63."""
+
+
+def hash64(*words: int) -> int:
+    """A well-mixed 64-bit number of the given integers, in their order.
+
+    >>> hash64(1, 2) == hash64(1, 2), hash64(1, 2) == hash64(2, 1)
+    (True, False)
+    """
+    state = 0
+    for word in words:
+        state = ((state ^ (word & _MASK)) + _GOLDEN) & _MASK
+        state = ((state ^ (state >> 30)) * _MIX_1) & _MASK
+        state = ((state ^ (state >> 27)) * _MIX_2) & _MASK
+        state ^= state >> 31
+    return state
+
+
+def _hash_step(state: int, words: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    mixed = (np.uint64(state) ^ words) + np.uint64(_GOLDEN)
+    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(_MIX_1)
+    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(_MIX_2)
+    return mixed ^ (mixed >> np.uint64(31))
+
+
+def fraction(*words: int) -> float:
+    """A number in [0, 1) from the hash of the given integers, with 53 random bits.
+
+    >>> 0.0 <= fraction(7, 0, 1) < 1.0
+    True
+    """
+    return (hash64(*words) >> 11) * 2.0**-53
+
+
+class Permutation:
+    """A pseudo-random permutation of ``range(size)`` in constant memory.
+
+    A Feistel network over a rectangle of ``left * right`` cells just larger than ``size``, with
+    additions modulo the sides; the few results beyond ``size`` are put through it again, which
+    keeps it one to one.
+    """
+
+    __slots__ = ("_keys", "_left", "_right", "size")
+
+    def __init__(self, size: int, key: int) -> None:
+        if not 1 <= size <= MAX_SIZE:
+            raise ValueError(f"a permutation needs 1 to {MAX_SIZE} members, got {size}")
+        self.size = size
+        self._left = isqrt(size - 1) + 1
+        self._right = -(-size // self._left)
+        self._keys = [hash64(key, round_number) for round_number in range(_ROUNDS)]
+
+    def __call__(self, index: int) -> int:
+        """Where ``index`` goes."""
+        if not 0 <= index < self.size:
+            raise IndexError(f"{index} is outside range({self.size})")
+        index = self._once(index)
+        while index >= self.size:
+            index = self._once(index)
+        return index
+
+    def _once(self, index: int) -> int:
+        right, left = divmod(index, self._left)
+        for round_number, key in enumerate(self._keys):
+            if round_number % 2:
+                right = (right + _keyed(key, left) % self._right) % self._right
+            else:
+                left = (left + _keyed(key, right) % self._left) % self._left
+        return right * self._left + left
+
+    def many(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Where each of ``indices`` (int64 [N]) goes."""
+        result = self._once_many(np.atleast_1d(indices))
+        outside = np.flatnonzero(result >= self.size)
+        while len(outside):
+            result[outside] = self._once_many(result[outside])
+            outside = outside[result[outside] >= self.size]
+        return result
+
+    def _once_many(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
+        right, left = np.divmod(indices.astype(np.uint64), np.uint64(self._left))
+        for round_number, key in enumerate(self._keys):
+            if round_number % 2:
+                right = (right + _hash_step(key, left) % np.uint64(self._right)) % np.uint64(
+                    self._right
+                )
+            else:
+                left = (left + _hash_step(key, right) % np.uint64(self._left)) % np.uint64(
+                    self._left
+                )
+        return (right * np.uint64(self._left) + left).astype(np.int64)
+
+
+def _keyed(state: int, word: int) -> int:
+    """One hash step from a state; the scalar twin of ``_hash_step``."""
+    state = ((state ^ word) + _GOLDEN) & _MASK
+    state = ((state ^ (state >> 30)) * _MIX_1) & _MASK
+    state = ((state ^ (state >> 27)) * _MIX_2) & _MASK
+    return state ^ (state >> 31)
