@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TypeVar
 
+from dstream.forks import renew_after_fork
+
 K = TypeVar("K")
 N = TypeVar("N", int, float)
 
@@ -144,13 +146,24 @@ def _difference(now: Mapping[K, N], then: Mapping[K, N]) -> dict[K, N]:
 
 
 class Meter:
-    """Collects counts from many threads. Cheap: one short lock an event."""
+    """Collects counts from many threads. Cheap: one short lock an event.
+
+    Pickled to another process it arrives empty: counts belong to the process that made them.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._requests: dict[RequestKey, RequestTotals] = {}
         self._events: dict[tuple[str, str], int] = {}
         self._sums: dict[str, float] = {}
+        renew_after_fork(self)
+
+    def renew(self) -> None:
+        """Replace the lock in a forked child, where a thread of the parent may hold it."""
+        self._lock = threading.Lock()
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (Meter, ())
 
     def request(self, verb: str, purpose: Purpose, outcome: str, totals: RequestTotals) -> None:
         """Count one attempt that left the process."""

@@ -1,0 +1,36 @@
+"""Locks and connections that must not be shared with a forked child.
+
+A lock that another thread held at the moment of the fork stays locked in the child for ever,
+and a socket used by parent and child mixes their answers. Everything that holds either
+registers here and is told, in the child, to make new ones.
+"""
+
+from __future__ import annotations
+
+import os
+import weakref
+from typing import Protocol
+
+
+class Renewable(Protocol):
+    """Something that can drop its locks and connections and go on with new ones."""
+
+    def renew(self) -> None:
+        """Replace locks and forget connections, without closing those of the parent."""
+        ...
+
+
+_RENEWABLE: weakref.WeakValueDictionary[int, Renewable] = weakref.WeakValueDictionary()
+
+
+def renew_after_fork(item: Renewable) -> None:
+    """Call ``item.renew()`` in every child forked while ``item`` lives."""
+    _RENEWABLE[id(item)] = item
+
+
+def _renew_all() -> None:
+    for item in list(_RENEWABLE.values()):
+        item.renew()
+
+
+os.register_at_fork(after_in_child=_renew_all)
