@@ -242,7 +242,7 @@ def _build(cls: type[Any], document: Mapping[str, Any]) -> Any:
             value = float(value)
         if not isinstance(value, wanted) or isinstance(value, bool):
             raise ValueError(f"{cls.__name__}.{spec.name} is {value!r:.60}")
-        if wanted is int and value < 0:
+        if isinstance(value, int) and value < 0:
             raise ValueError(f"{cls.__name__}.{spec.name} is negative")
         values[spec.name] = value
     return cls(**values)
