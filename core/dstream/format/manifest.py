@@ -7,14 +7,12 @@ adds parts and keeps the earlier ones as they are.
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import zstandard
-
 from dstream.errors import ConflictError, CorruptDataError, FormatVersionError
+from dstream.format.zjson import decode_document, encode_document
 
 VERSION = 1
 MIN_READER = 1
@@ -23,18 +21,7 @@ MIN_READER = 1
 MAX_MANIFEST_BYTES = 256 << 20
 """Unpacked size beyond which a manifest is taken for damage."""
 
-_ZSTD_LEVEL = 9
 LAYOUTS = ("packed", "in_place")
-
-
-@dataclass(frozen=True, slots=True)
-class ObjectRef:
-    """One immutable object of the repository, checked when it is read."""
-
-    key: str
-    size_bytes: int
-    sha256: str
-    """64 hex digits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,8 +148,7 @@ def encode_manifest(manifest: Manifest) -> bytes:
     document["recipe"]["params"] = dict(manifest.recipe.params)
     document["version"] = VERSION
     document["min_reader"] = MIN_READER
-    text = json.dumps(document, sort_keys=True, separators=(",", ":"), allow_nan=False)
-    return zstandard.ZstdCompressor(level=_ZSTD_LEVEL).compress(text.encode())
+    return encode_document(document)
 
 
 def decode_manifest(data: bytes) -> Manifest:
@@ -172,7 +158,7 @@ def decode_manifest(data: bytes) -> Manifest:
         CorruptDataError: no manifest, damaged, or impossibly large.
         FormatVersionError: a newer dstream wrote it and older readers must not read it.
     """
-    document = unpack_json(data, MAX_MANIFEST_BYTES, "manifest")
+    document: dict[str, Any] = decode_document(data, max_bytes=MAX_MANIFEST_BYTES, where="manifest")
     try:
         if int(document["min_reader"]) > VERSION:
             raise FormatVersionError(
@@ -195,27 +181,6 @@ def decode_manifest(data: bytes) -> Manifest:
         if not 0 <= part.source < len(manifest.sources) or part.layout not in LAYOUTS:
             raise CorruptDataError(f"manifest: a part has source {part.source}, {part.layout!r}")
     return manifest
-
-
-def unpack_json(data: bytes, max_bytes: int, what: str) -> dict[str, Any]:
-    """A JSON object from a zstd frame whose stated size is at most ``max_bytes``.
-
-    Raises:
-        CorruptDataError: damaged, too large, or no JSON object.
-    """
-    try:
-        size = zstandard.frame_content_size(data)
-        if not 0 <= size <= max_bytes:
-            raise CorruptDataError(f"{what}: it claims {size} bytes, at most {max_bytes} may be")
-        text = zstandard.ZstdDecompressor().decompress(
-            data, max_output_size=size, allow_extra_data=False
-        )
-        document = json.loads(text)
-    except (zstandard.ZstdError, ValueError, RecursionError) as error:
-        raise CorruptDataError(f"{what}: not readable as compressed JSON: {error}") from error
-    if not isinstance(document, dict):
-        raise CorruptDataError(f"{what}: it holds a {type(document).__name__}, not an object")
-    return document
 
 
 def _part(document: Mapping[str, Any]) -> Part:
