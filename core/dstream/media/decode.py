@@ -1,0 +1,245 @@
+"""From the bytes of a plan's GOPs to the frames of a clip, exactly those that were asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+from dstream.clock import Clock, SystemClock
+from dstream.errors import CorruptDataError, InvalidInputError, MediaError, MediaReason
+from dstream.format.index import Access, PacketFlag, VideoIndex
+from dstream.measure.counters import Meter
+from dstream.media.clip import ClipPlan, NeedMoreData, Packets, feed_range, resolve_targets, widen
+from dstream.media.codec import CodedPacket, DecodeTally, decode_packets, open_decoder
+from dstream.media.pixels import FrameConverter, PixelSettings, output_dtype, output_shape
+
+Bytes = bytes | memoryview
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DecodedClip:
+    """The frames of one clip."""
+
+    video: NDArray[np.generic]
+    """[T, C, H, W], uint8 or uint16; the caller's ``out`` where one was given."""
+    pts: NDArray[np.int64]
+    """[T] in the track's ticks."""
+    pts_s: NDArray[np.float64]
+    """[T] seconds from the track's first frame."""
+    frame_index: NDArray[np.int64] | None
+    """[T] positions in the file's display order; None without a packet table."""
+    frames_decoded: int
+    """Frames that the decoder put out, pre-roll included."""
+    frames_skipped: int
+    """Packets that gave no frame: unreferenced pre-roll left out, or never shown."""
+
+
+class ClipDecoder:
+    """Decodes clips of any tracks, one after the other. One per thread."""
+
+    def __init__(self, pixels: PixelSettings, meter: Meter, *, clock: Clock | None = None) -> None:
+        self._pixels = pixels
+        self._meter = meter
+        self._clock = clock or SystemClock()
+        self._converter = FrameConverter(pixels)
+
+    def decode(
+        self,
+        index: VideoIndex,
+        plan: ClipPlan,
+        data: Sequence[Bytes],
+        out: NDArray[np.generic] | None = None,
+        *,
+        crop_at: tuple[float, float] | None = None,
+    ) -> DecodedClip:
+        """The clip's frames.
+
+        Args:
+            index: of the track that ``plan`` was made for.
+            plan: by ``plan_clip``, or from a :class:`NeedMoreData`.
+            data: ``data[i]`` are the bytes of ``plan.extents[i]``.
+            out: array [T, C, H, W] to fill; a new one is made without.
+            crop_at: where a random crop lies, see :meth:`FrameConverter.write`.
+
+        Raises:
+            NeedMoreData: a neighbouring GOP is needed: read ``error.plan`` and decode that.
+            CorruptDataError: bytes that contradict their length or checksum.
+            MediaError: frames that cannot be decoded.
+            InvalidInputError: the sample is too short for the clip, or ``out`` has a wrong shape.
+        """
+        self._check(plan, data)
+        packets, arrays = _packets(index, plan, data)
+        try:
+            targets = resolve_targets(index, plan, arrays)
+            start, stop = feed_range(index, plan, arrays, targets)
+            return self._decode(index, plan, packets[start:stop], targets, out, crop_at)
+        except NeedMoreData as need:
+            self._meter.event("fallback", str(need.facts["side"]))
+            raise
+
+    def _check(self, plan: ClipPlan, data: Sequence[Bytes]) -> None:
+        if len(data) != len(plan.extents):
+            raise InvalidInputError(f"got {len(data)} byte strings for {len(plan.extents)} GOPs")
+        for extent, got in zip(plan.extents, data, strict=True):
+            if len(got) != extent.size_bytes:
+                raise CorruptDataError(
+                    f"GOP {extent.gop}: got {len(got)} bytes, expected {extent.size_bytes}",
+                    gop=extent.gop,
+                    size_bytes=len(got),
+                )
+            if extent.checksum is None:
+                self._meter.add("bytes.unverified", len(got))
+            elif xxhash.xxh3_64_intdigest(got) != extent.checksum:
+                raise CorruptDataError(
+                    f"GOP {extent.gop} (bytes {extent.offset_bytes} to "
+                    f"{extent.offset_bytes + extent.size_bytes} of the video) does not match its "
+                    "checksum: the stored bytes changed or rotted; verify the file",
+                    gop=extent.gop,
+                    offset_bytes=extent.offset_bytes,
+                )
+
+    def _decode(
+        self,
+        index: VideoIndex,
+        plan: ClipPlan,
+        packets: Sequence[CodedPacket],
+        targets: NDArray[np.int64],
+        out: NDArray[np.generic] | None,
+        crop_at: tuple[float, float] | None,
+    ) -> DecodedClip:
+        track = index.track
+        video = self._output(index, len(targets), out)
+        places: dict[int, list[int]] = {}
+        for place, pts in enumerate(targets.tolist()):
+            places.setdefault(pts, []).append(place)
+        tally = DecodeTally()
+        missing = set(places)
+        started_s = self._clock.monotonic_s()
+        convert_s = 0.0
+        for frame in decode_packets(open_decoder(track), track, packets, places.keys(), tally):
+            if frame.pts not in missing:
+                continue
+            missing.discard(frame.pts)
+            begun_s = self._clock.monotonic_s()
+            first, *others = places[frame.pts]
+            self._converter.write(frame, track, video[first], crop_at)
+            for other in others:
+                np.copyto(video[other], video[first])
+            convert_s += self._clock.monotonic_s() - begun_s
+        self._count(tally, convert_s, self._clock.monotonic_s() - started_s - convert_s)
+        if missing:
+            raise self._lacking(index, plan, tally, missing)
+        self._meter.add("frames.delivered", len(targets))
+        return DecodedClip(
+            video,
+            targets,
+            ((targets - track.start_pts) * float(track.time_base)).astype(np.float64),
+            plan.frame_index,
+            tally.frames,
+            max(tally.packets - tally.frames, 0),
+        )
+
+    def _output(
+        self, index: VideoIndex, frames: int, out: NDArray[np.generic] | None
+    ) -> NDArray[np.generic]:
+        shape = (frames, *output_shape(index.track, self._pixels))
+        dtype = output_dtype(index.track, self._pixels)
+        if out is None:
+            return np.empty(shape, dtype)
+        if out.shape != shape or out.dtype != dtype:
+            raise InvalidInputError(
+                f"the output array is {out.dtype} {out.shape}, the clip needs {dtype} {shape}",
+                got=out.shape,
+                expected=shape,
+            )
+        return out
+
+    def _count(self, tally: DecodeTally, convert_s: float, decode_s: float) -> None:
+        self._meter.add("seconds.decode", decode_s)
+        self._meter.add("seconds.convert", convert_s)
+        self._meter.add("frames.decoded", tally.frames)
+        self._meter.add("frames.skipped", max(tally.packets - tally.frames, 0))
+        if tally.invalid_packets:
+            self._meter.event("decode", "invalid-packet", tally.invalid_packets)
+        if tally.corrupt_frames:
+            self._meter.event("decode", "corrupt-frame", tally.corrupt_frames)
+
+    def _lacking(
+        self, index: VideoIndex, plan: ClipPlan, tally: DecodeTally, missing: set[int]
+    ) -> Exception:
+        """A wider plan where that may help (video without clean keyframes), else the end."""
+        wider = widen(index, plan)
+        if wider is not None:
+            return NeedMoreData(
+                f"{len(missing)} frames of the clip need the GOP before to be decoded",
+                plan=wider,
+                side="earlier-gop",
+            )
+        pts = min(missing)
+        return MediaError(
+            f"{len(missing)} of the clip's frames do not come out of the {index.track.codec} "
+            f"decoder, the first at pts {pts}; it rejected {tally.invalid_packets} of "
+            f"{tally.packets} packets from GOP {plan.first_gop} on",
+            reason=MediaReason.DAMAGED if tally.invalid_packets else MediaReason.UNDECODABLE,
+            pts=pts,
+            missing=len(missing),
+            invalid_packets=tally.invalid_packets,
+        )
+
+
+def _packets(
+    index: VideoIndex, plan: ClipPlan, data: Sequence[Bytes]
+) -> tuple[list[CodedPacket], Packets]:
+    """All packets of the plan's GOPs in decode order, as data and as columns."""
+    if index.access is Access.PACKETS:
+        return _sliced(index, plan, data)
+    from dstream.media.demux import demux_segments
+
+    found = demux_segments(index, plan.first_gop, data)
+    columns = Packets(
+        np.array([p.pts for p in found], np.int64),
+        np.array([p.is_key for p in found], np.bool_),
+        np.array([p.is_discard for p in found], np.bool_),
+    )
+    return [CodedPacket(p.data, p.pts, p.dts, p.is_key) for p in found], columns
+
+
+def _sliced(
+    index: VideoIndex, plan: ClipPlan, data: Sequence[Bytes]
+) -> tuple[list[CodedPacket], Packets]:
+    table, gops = index.packets, index.gops
+    if table is None:
+        raise MediaError(
+            "an index with packet access lacks its packet table", reason=MediaReason.DAMAGED
+        )
+    bounds = [int(b) for b in gops.first_packet[plan.first_gop : plan.stop_gop]]
+    after = int(gops.first_packet[plan.stop_gop]) if plan.stop_gop < len(gops) else len(table)
+    packets: list[CodedPacket] = []
+    for extent, got, first, stop in zip(
+        plan.extents, data, bounds, [*bounds[1:], after], strict=True
+    ):
+        view = memoryview(got)
+        for i in range(first, stop):
+            low = int(table.offset_bytes[i]) - extent.offset_bytes
+            high = low + int(table.size_bytes[i])
+            if low < 0 or high > len(view):
+                raise CorruptDataError(
+                    f"packet {i} lies outside its GOP {extent.gop}; index the file again",
+                    packet=i,
+                    gop=extent.gop,
+                )
+            is_key = bool(table.flags[i] & PacketFlag.KEY)
+            packets.append(
+                CodedPacket(view[low:high], int(table.pts[i]), int(table.dts[i]), is_key)
+            )
+    flags = table.flags[bounds[0] : after]
+    columns = Packets(
+        table.pts[bounds[0] : after],
+        (flags & np.uint8(PacketFlag.KEY)) != 0,
+        (flags & np.uint8(PacketFlag.DISCARD)) != 0,
+    )
+    return packets, columns
