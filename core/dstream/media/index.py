@@ -1,0 +1,50 @@
+"""Finding the packets of a video: what kind of file it is, and which indexer knows it."""
+
+from __future__ import annotations
+
+from dstream.errors import MediaError, MediaReason
+from dstream.format.index import VideoIndex
+from dstream.media.mp4 import index_mp4
+from dstream.media.mp4_boxes import HEAD_BYTES
+from dstream.media.reader import RandomReader
+from dstream.media.window import Window
+
+_BOX_KINDS = frozenset(
+    (b"ftyp", b"moov", b"mdat", b"free", b"skip", b"wide", b"styp", b"pnot", b"uuid", b"moof")
+)
+
+
+def index_video(
+    reader: RandomReader, *, need_packets: bool = False, max_index_bytes: int | None = None
+) -> list[VideoIndex]:
+    """Index every video track of a file, the best one first.
+
+    The bytes alone decide, so a file gives the same index wherever it lies.
+
+    Args:
+        reader: the file.
+        need_packets: list every packet even where the container's own index of keyframes would
+            do; this may take a full pass.
+        max_index_bytes: refuse a pass that would read more than this.
+
+    Returns:
+        One index for each video track with frames; cover pictures are none.
+
+    Raises:
+        MediaError: the file gives no frames; its ``reason`` says why.
+        StorageError: the bytes could not be read.
+    """
+    if reader.size_bytes == 0:
+        raise MediaError(f"{reader.name!r} is empty", reason=MediaReason.EMPTY, name=reader.name)
+    window = Window(reader)
+    head = window.get(0, HEAD_BYTES)
+    if head[4:8] in _BOX_KINDS:
+        found = index_mp4(window, need_packets=need_packets, max_index_bytes=max_index_bytes)
+    else:
+        raise MediaError(f"{reader.name!r} is no media file", reason=MediaReason.NOT_MEDIA)
+    return sorted(found, key=_rank)
+
+
+def _rank(index: VideoIndex) -> tuple[int, int, int]:
+    track = index.track
+    return (-track.width * track.height, -(track.frame_count or 0), track.track_id)

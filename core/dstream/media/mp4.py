@@ -1,0 +1,166 @@
+"""mp4, mov and relatives: everything from moov (and moofs), a few reads, no media data.
+
+libav parses a file whose header boxes are real and whose media data are zeros. What it then
+lists (places, sizes, times after the edit list, discard flags) is what it would list of the
+whole file, because mp4 keeps all of that outside of the media data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from dstream.errors import MediaError, MediaReason
+from dstream.format.index import Access, IndexCost, PacketFlag, VideoIndex
+from dstream.media.facts import StreamFacts, stream_facts, video_streams, with_decoded
+from dstream.media.mp4_boxes import (
+    Span,
+    filled,
+    is_encrypted,
+    read_layout,
+    track_headers,
+)
+from dstream.media.packet_rows import (
+    NO_TIME,
+    Row,
+    gop_starts,
+    gops_of_packets,
+    make_table,
+    timing_of,
+)
+from dstream.media.virtual import TABLE_OPTIONS, VirtualFile, open_libav
+from dstream.media.window import Window
+
+KEYFRAME_BYTES = 192 * 1024
+"""At most this much of a keyframe is read to learn the picture format."""
+KEYFRAME_TRIES = 3
+
+
+@dataclass(frozen=True, slots=True)
+class TrackRows:
+    """One video track's packets and facts, as the header boxes tell them."""
+
+    facts: StreamFacts
+    rows: list[Row]
+
+
+def index_mp4(
+    window: Window, *, need_packets: bool = False, max_index_bytes: int | None = None
+) -> list[VideoIndex]:
+    """Index all video tracks of an mp4 or mov file.
+
+    Raises:
+        MediaError: no index; the reason says why.
+    """
+    reader = window.reader
+    layout = read_layout(window)
+    if is_encrypted(layout.moov_bytes, 8, len(layout.moov_bytes)):
+        raise encrypted(reader.name)
+    spans = [(0, layout.ftyp), (layout.moov.start, layout.moov_bytes)]
+    tracks = list_packets(reader.name, reader.size_bytes, layout.moov_bytes, spans)
+    return index_tracks(window, tracks, full_pass=False)
+
+
+def encrypted(name: str) -> MediaError:
+    """The error for protected files."""
+    return MediaError(
+        f"{name!r} has an encrypted video track: it would decode into noise",
+        reason=MediaReason.ENCRYPTED,
+        name=name,
+    )
+
+
+def list_packets(name: str, size_bytes: int, moov: bytes, spans: Sequence[Span]) -> list[TrackRows]:
+    """Packets of all video tracks, from a file of which only ``spans`` are known.
+
+    Raises:
+        MediaError: libav does not understand the boxes, or there is no video track.
+    """
+    with open_libav(
+        VirtualFile(size_bytes, filled(spans, size_bytes)),
+        name,
+        format_name="mov",
+        options=TABLE_OPTIONS,
+    ) as container:
+        streams = video_streams(container)
+        if not streams:
+            raise MediaError(
+                f"{name!r} has no video track", reason=MediaReason.NO_VIDEO_TRACK, name=name
+            )
+        headers = track_headers(moov)
+        tracks: dict[int, TrackRows] = {}
+        failure: MediaError | None = None
+        for stream in streams:
+            turn, mirrored = 0, False
+            if stream.index < len(headers):
+                turn = headers[stream.index].rotation_deg
+                mirrored = headers[stream.index].mirrored
+            try:
+                facts = stream_facts(stream, "mp4", turn, mirrored)
+            except MediaError as error:
+                failure = error
+                continue
+            tracks[stream.index] = TrackRows(facts, [])
+        if not tracks and failure is not None:
+            raise failure
+        wanted = tuple(stream for stream in streams if stream.index in tracks)
+        for packet in container.demux(wanted):
+            if packet.size and packet.pts is not None and packet.pos is not None:
+                tracks[packet.stream_index].rows.append(
+                    Row(
+                        packet.pos,
+                        packet.size,
+                        packet.pts,
+                        NO_TIME if packet.dts is None else packet.dts,
+                        packet.duration or 0,
+                        PacketFlag.KEY * packet.is_keyframe
+                        | PacketFlag.DISCARD * packet.is_discard,
+                    )
+                )
+    return list(tracks.values())
+
+
+def index_tracks(window: Window, tracks: Sequence[TrackRows], full_pass: bool) -> list[VideoIndex]:
+    """Packet-table indexes of those tracks that have usable frames.
+
+    Raises:
+        MediaError: none has; the first track's reason.
+    """
+    found: list[VideoIndex] = []
+    failure: MediaError | None = None
+    for track in tracks:
+        try:
+            found.append(_index_track(window, track))
+        except MediaError as error:
+            failure = failure or error
+    if not found and failure is not None:
+        raise failure
+    reader = window.reader
+    cost = IndexCost(reader.bytes_read, reader.runs, full_pass)
+    return [
+        VideoIndex(i.track, i.access, i.gops, i.packets, i.header, i.size_bytes, cost)
+        for i in found
+    ]
+
+
+def _index_track(window: Window, source: TrackRows) -> VideoIndex:
+    name, size_bytes = window.reader.name, window.size_bytes
+    table = make_table(source.rows, name, size_bytes)
+    starts = gop_starts(table)[:KEYFRAME_TRIES]
+    places = [(int(table.offset_bytes[i]), int(table.size_bytes[i])) for i in starts]
+    facts = with_decoded(source.facts, _keyframes(window, places), name)
+    timing = timing_of(table, facts.time_base, facts.nominal_rate)
+    return VideoIndex(
+        track=facts.track(timing, timing.frame_count, timing.vfr),
+        access=Access.PACKETS,
+        gops=gops_of_packets(table),
+        packets=table,
+        header=b"",
+        size_bytes=size_bytes,
+        cost=IndexCost(0, 0, False),
+    )
+
+
+def _keyframes(window: Window, places: Sequence[tuple[int, int]]) -> Iterator[bytes]:
+    for offset, size in places:
+        yield window.get(offset, offset + min(size, KEYFRAME_BYTES))
