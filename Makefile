@@ -1,0 +1,48 @@
+# make demo    a few real clips: ingest, stream, report     SRC=folder takes your own videos
+# make test    everything the tests need, then all checks and tests
+# make check   static checks only        make bench   the benchmarks        make clean
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+SRC ?=
+
+.PHONY: demo test check bench clean
+.DELETE_ON_ERROR:
+
+demo: $(VENV)/.installed
+	BIN=$(BIN) scripts/demo "$(SRC)"
+
+test: check
+	$(BIN)/python -m pytest
+
+check: $(VENV)/.dev
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: $(VENV)/.dev
+	$(BIN)/python bench/run.py
+
+clean:
+	rm -rf $(VENV) .demo
+
+$(BIN)/python:
+	$(PYTHON) -c 'import sys; sys.exit("dstream needs Python 3.11 or newer: make PYTHON=python3.11 demo" if sys.version_info < (3, 11) else 0)'
+	$(PYTHON) -m venv $(VENV)
+
+SOURCES := pyproject.toml $(shell find core cli recipes -name '*.py')
+
+# A development install serves the demo as well, and follows the sources by itself.
+$(VENV)/.installed: $(SOURCES) | $(BIN)/python
+	test -e $(VENV)/.dev || $(BIN)/pip install --quiet --disable-pip-version-check .
+	touch $@
+
+# `--group` needs pip 25.1.
+$(VENV)/.dev: pyproject.toml | $(BIN)/python
+	$(BIN)/pip install --quiet --disable-pip-version-check --upgrade 'pip>=25.1'
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable . --group dev --group torch-test
+	touch $@ $(VENV)/.installed

@@ -1,0 +1,5 @@
+"""``python -m dstream_cli``."""
+
+from dstream_cli.main import main
+
+main()

@@ -1,0 +1,95 @@
+"""What all verbs share: options, exit codes, and how they reach a repository."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dstream_cli.render import Output
+
+if TYPE_CHECKING:
+    from dstream.store.options import StoreOptions
+
+EXIT_CODES = {
+    0: "done",
+    1: "failed: the environment, or a bug",
+    2: "usage: fix the command line",
+    3: "done in part: something was quarantined or skipped",
+    10: "not found",
+    11: "conflict with another writer's committed work",
+    12: "refused: going on would be unsafe (store, source or format)",
+    13: "outcome unknown: look before trying again",
+    130: "interrupted",
+}
+
+Repo = Annotated[
+    str,
+    typer.Option(
+        metavar="URL",
+        envvar="DSTREAM_REPO",
+        help="The repository: s3://bucket/prefix or a folder.",
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress and no messages.")]
+Debug = Annotated[bool, typer.Option("--debug", help="Show a traceback with an error.")]
+S3Args = Annotated[
+    list[str],
+    typer.Option(
+        "--s3-arg",
+        metavar="NAME=VALUE",
+        help="An argument for every S3 request that knows it, such as "
+        "RequestPayer=requester. Repeatable.",
+    ),
+]
+
+
+def epilog(*examples: str, codes: Sequence[int] = (0, 1, 2)) -> str:
+    """The end of a verb's help: examples, and the exit codes that it uses."""
+    lines = "\n".join(f"  {example}" for example in examples)
+    told = "\n".join(f"  {code:>3}  {EXIT_CODES[code]}" for code in codes)
+    return f"\b\nExamples:\n{lines}\n\n\b\nExit codes:\n{told}"
+
+
+@dataclass(frozen=True, slots=True)
+class Common:
+    """The options that every verb takes, put to use."""
+
+    out: Output
+    repo: str
+    s3_args: tuple[tuple[str, str], ...]
+
+    def store_options(self) -> StoreOptions:
+        """Settings for every store that the verb opens."""
+        from dstream.store.options import StoreOptions
+
+        return StoreOptions(request_args=dict(self.s3_args))
+
+    def repo_url(self) -> str:
+        """The repository's URL. Raises ``typer.BadParameter`` where none was given."""
+        if not self.repo:
+            raise typer.BadParameter("no repository: give --repo URL, or set DSTREAM_REPO")
+        return self.repo
+
+
+def common(
+    context: typer.Context, *, repo: str = "", quiet: bool = False, s3_arg: Sequence[str] = ()
+) -> Common:
+    """Take the shared options of one call. ``--json`` and ``--debug`` are on the sink already."""
+    out = context.ensure_object(Output)
+    out.quiet = quiet
+    return Common(out, repo, tuple(named_values(s3_arg, "--s3-arg").items()))
+
+
+def named_values(pairs: Sequence[str], option: str) -> dict[str, str]:
+    """``["a=1", "b=2"]`` as a mapping. Values may be secrets and are not repeated in errors."""
+    values: dict[str, str] = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals or not name.strip():
+            raise typer.BadParameter(f"{option} takes NAME=VALUE, got {name!r} without a value")
+        values[name.strip()] = value
+    return values

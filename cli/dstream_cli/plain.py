@@ -1,0 +1,66 @@
+"""Values as JSON takes them, and text as a terminal may be given it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import fields, is_dataclass
+from enum import Enum
+
+
+def plain(value: object) -> object:
+    """``value`` as JSON types: dataclasses and mappings as objects, NaN and infinities as null.
+
+    Raises nothing: what JSON has no form for is given as text.
+
+    >>> plain({"a": (1, float("nan")), 2: {"x"}})
+    {'a': [1, None], '2': ['x']}
+    """
+    if value is None or isinstance(value, bool | int):
+        return value
+    if isinstance(value, Enum):
+        return plain(value.value)
+    if isinstance(value, str):
+        return str(value)
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {str(key): plain(inner) for key, inner in value.items()}
+    if is_dataclass(value):
+        return {item.name: plain(getattr(value, item.name)) for item in fields(value)}
+    if hasattr(value, "tolist"):  # numpy, without importing it
+        return plain(value.tolist())
+    if isinstance(value, Iterable) and not isinstance(value, bytes):
+        return [plain(inner) for inner in value]
+    return str(value)
+
+
+def printable(text: str) -> str:
+    """``text`` without control characters: names from a bucket must not steer a terminal.
+
+    >>> print(printable("a\\x1b[2Jb\\tc"))
+    a\\x1b[2Jb\\tc
+    """
+    if text.isprintable():
+        return text
+    return "".join(
+        c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text
+    )
+
+
+def sparkline(values: Iterable[float], width: int = 60) -> str:
+    """Bars of ``values`` from 0 to their maximum; more than ``width`` are pooled by maximum.
+
+    >>> sparkline([0, 1, 2, 4, 8])
+    '▁▁▂▄█'
+    """
+    numbers = list(values)
+    if not numbers:
+        return ""
+    per_bar = math.ceil(len(numbers) / width)
+    pooled = [max(numbers[i : i + per_bar]) for i in range(0, len(numbers), per_bar)]
+    top = max(pooled) or 1.0
+    return "".join(_BARS[min(len(_BARS) - 1, int(value / top * len(_BARS)))] for value in pooled)
+
+
+_BARS = "▁▂▃▄▅▆▇█"

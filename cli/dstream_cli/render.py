@@ -1,0 +1,128 @@
+"""The one output sink: results on stdout, everything else on stderr.
+
+Verbs hand over values: :class:`Facts`, :class:`Table`, plain sentences, and the document that
+``--json`` prints instead. Only this module knows of terminals, widths and colours.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TextIO
+
+from dstream.errors import DstreamError
+from dstream_cli.plain import plain, printable
+
+WIDTH = 80
+"""Columns of a table where no terminal says otherwise."""
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """Names and values, one a line."""
+
+    pairs: Sequence[tuple[str, object]]
+    title: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Rows under column titles. A title that starts with ``>`` is set to the right."""
+
+    titles: Sequence[str]
+    rows: Sequence[Sequence[object]]
+    title: str = ""
+
+
+Part = Facts | Table | str
+
+
+@dataclass(slots=True)
+class Output:
+    """Where a verb's results, messages and errors go."""
+
+    stdout: TextIO = field(default_factory=lambda: sys.stdout)
+    stderr: TextIO = field(default_factory=lambda: sys.stderr)
+    json: bool = False
+    """Results and errors are JSON; messages are left out."""
+    quiet: bool = False
+    """No messages and no progress; results and errors stay."""
+    debug: bool = False
+    """Errors come with a traceback."""
+
+    def result(self, document: object, parts: Sequence[Part]) -> None:
+        """Print what the verb found: ``document`` with ``--json``, else ``parts``."""
+        if self.json:
+            indent = 2 if self.stdout.isatty() else None
+            print(json.dumps(plain(document), indent=indent, allow_nan=False), file=self.stdout)
+        else:
+            for number, part in enumerate(parts):
+                self._show(part, first=number == 0)
+        self.stdout.flush()
+
+    def message(self, text: str) -> None:
+        """Tell a person something that is not a result."""
+        if not (self.json or self.quiet):
+            print(printable(text), file=self.stderr, flush=True)
+
+    def error(self, error: BaseException, exit_code: int, hint: str = "") -> None:
+        """Report why the verb failed."""
+        if self.json:
+            print(json.dumps(error_document(error, exit_code)), file=self.stderr, flush=True)
+            return
+        text = str(error) or type(error).__name__
+        print(f"dstream: {printable(text)}", file=self.stderr)
+        if hint:
+            print(hint, file=self.stderr)
+        self.stderr.flush()
+
+    def _show(self, part: Part, *, first: bool) -> None:
+        if isinstance(part, str):
+            print(part if first else f"\n{part}", file=self.stdout)
+            return
+        if not first:
+            print(file=self.stdout)
+        if part.title:
+            print(printable(part.title), file=self.stdout)
+        if isinstance(part, Facts):
+            self._grid(["", ""], part.pairs, header=False)
+        else:
+            self._grid(part.titles, part.rows, header=True)
+
+    def _grid(
+        self, titles: Sequence[str], rows: Sequence[Sequence[object]], *, header: bool
+    ) -> None:
+        from rich.console import Console
+        from rich.table import Table as Grid
+        from rich.text import Text
+
+        width = None if self.stdout.isatty() else WIDTH
+        console = Console(file=self.stdout, width=width, highlight=False, soft_wrap=False)
+        grid = Grid(
+            box=None, show_header=header, header_style="bold", pad_edge=False, padding=(0, 2, 0, 0)
+        )
+        for title in titles:
+            grid.add_column(
+                title.lstrip(">"),
+                justify="right" if title.startswith(">") else "left",
+                overflow="fold",
+            )
+        for row in rows:
+            grid.add_row(*(Text(printable(str(cell))) for cell in row))
+        with console.capture() as captured:
+            console.print(grid)
+        for line in captured.get().splitlines():
+            print(line.rstrip(), file=self.stdout)
+
+
+def error_document(error: BaseException, exit_code: int) -> dict[str, object]:
+    """What ``--json`` prints of an error: its class, message, exit code and facts."""
+    facts: Mapping[str, object] = error.facts if isinstance(error, DstreamError) else {}
+    return {
+        "error": type(error).__name__,
+        "message": str(error),
+        "exit_code": exit_code,
+        "facts": plain(facts),
+    }
