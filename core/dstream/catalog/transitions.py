@@ -1,0 +1,278 @@
+"""What each kind of commit does to the catalog's state. Pure: values in, values out.
+
+An op is a frozen dataclass; :func:`apply` gives the state after it, or raises and changes
+nothing. All ops are entries of one log, so each is checked against the very root that it is
+committed on top of: whichever of two ops comes later sees the earlier one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from dstream.catalog.names import LATEST, check_alias, check_name
+from dstream.errors import ConflictError, InvalidInputError, NotFoundError
+from dstream.format.refs import ObjectRef
+from dstream.format.root import Artifact, Generation, Json, Root, UsedKey
+
+MAX_TEXT_CHARS = 10_000
+"""Longest message."""
+
+_KIND = re.compile(r"[a-z][a-z0-9_-]{0,31}")
+
+
+@dataclass(frozen=True, slots=True)
+class ApplyContext:
+    """What an op may know besides the state."""
+
+    seq: int
+    """Number of the root being made."""
+    time_hint_s: float
+    """The writer's clock. Recorded, never compared."""
+
+
+@dataclass(frozen=True, slots=True)
+class Transition:
+    """Outcome of one op."""
+
+    root: Root
+    """The state after it; the very same object when there is nothing to commit."""
+    generation: Generation | None = None
+    """The generation that the op made, found or pointed at."""
+
+
+@dataclass(frozen=True, slots=True)
+class Publish:
+    """Make one new generation visible."""
+
+    name: str
+    kind: str
+    manifest: ObjectRef
+    content_sha256: str
+    """Hash of what the caller asked for; an idempotency key stands for exactly this."""
+    session: str
+    base_seq: int
+    parent: int | None = None
+    step: int | None = None
+    message: str = ""
+    attrs: Json = field(default_factory=dict)
+    idempotency_key: str | None = None
+    move_latest: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class MoveAlias:
+    """Point an alias at a live generation."""
+
+    name: str
+    alias: str
+    version: int
+    expect: int | None = None
+    """Version that the alias must have now; 0 means it must not exist; None means any."""
+
+
+@dataclass(frozen=True, slots=True)
+class Nothing:
+    """There is nothing to commit: the state already holds what was asked for."""
+
+    generation: Generation
+
+
+@dataclass(frozen=True, slots=True)
+class Noop:
+    """Change nothing, but take the slot: an undecided commit can then no longer land in it."""
+
+    reason: str
+
+
+Op = Publish | MoveAlias | Nothing | Noop
+
+
+def apply(root: Root, op: Op, context: ApplyContext) -> Transition:
+    """The state after ``op``. Header fields of the root (seq, hash, txn) are not touched.
+
+    Raises:
+        InvalidInputError: a name, alias, kind, step or message that can never be accepted.
+        NotFoundError: the op names a generation that does not exist.
+        ConflictError: the op contradicts what was committed before it.
+    """
+    if isinstance(op, Publish):
+        return _publish(root, op, context)
+    if isinstance(op, MoveAlias):
+        return _move_alias(root, op)
+    if isinstance(op, Nothing):
+        return Transition(root, op.generation)
+    return Transition(_with_op(root, {"op": "noop", "reason": op.reason}))
+
+
+def find_published(
+    root: Root, name: str, idempotency_key: str | None, content_sha256: str
+) -> Generation | None:
+    """The generation that an earlier publish with this key made.
+
+    Raises:
+        ConflictError: the key was used for other content, or its generation is gone.
+    """
+    row = root.artifacts.get(name)
+    if row is None or idempotency_key is None or idempotency_key not in row.keys:
+        return None
+    used = row.keys[idempotency_key]
+    facts: dict[str, object] = {"key": idempotency_key, "version": used.version}
+    if used.content_sha256 != content_sha256:
+        raise ConflictError(
+            f"idempotency key {idempotency_key!r} already stands for {name}@v{used.version}, "
+            "which has other content; use a new key for new content",
+            **facts,
+        )
+    entry = root.generation(name, used.version)
+    if entry is None:
+        raise ConflictError(
+            f"idempotency key {idempotency_key!r} stands for {name}@v{used.version}, which has "
+            "been retired; use a new key to publish it again",
+            **facts,
+        )
+    return entry
+
+
+def check_fence(root: Root, base_seq: int) -> None:
+    """Refuse a session that collection may have given up.
+
+    Raises:
+        ConflictError: fact ``reason`` is ``fenced``.
+    """
+    if base_seq < root.upload_floor:
+        raise ConflictError(
+            f"this session is fenced: it began at log number {base_seq}, and collection has since "
+            f"given up sessions older than {root.upload_floor}, so its uploads may be deleted; "
+            "begin a new session and upload again",
+            reason="fenced",
+            base_seq=base_seq,
+            upload_floor=root.upload_floor,
+        )
+
+
+def _publish(root: Root, op: Publish, context: ApplyContext) -> Transition:
+    _check_publish(op)
+    row = root.artifacts.get(op.name, Artifact(op.kind))
+    if row.kind != op.kind:
+        raise ConflictError(
+            f"{op.name!r} is a {row.kind}, it cannot take a {op.kind}; use another name",
+            name=op.name,
+            kind=row.kind,
+        )
+    earlier = find_published(root, op.name, op.idempotency_key, op.content_sha256)
+    if earlier is not None:
+        return Transition(root, earlier)
+    check_fence(root, op.base_seq)
+    if op.parent is not None and root.generation(op.name, op.parent) is None:
+        raise ConflictError(
+            f"{op.name}@v{op.parent}, which this would append to, has been retired",
+            name=op.name,
+            version=op.parent,
+        )
+    entry = Generation(
+        name=op.name,
+        version=row.next_version,
+        kind=op.kind,
+        manifest=op.manifest,
+        seq=context.seq,
+        session=op.session,
+        base_seq=op.base_seq,
+        created_s=context.time_hint_s,
+        parent=op.parent,
+        step=op.step,
+        message=op.message,
+        idempotency_key=op.idempotency_key,
+        attrs=op.attrs,
+    )
+    keys = dict(row.keys)
+    if op.idempotency_key is not None:
+        keys[op.idempotency_key] = UsedKey(entry.version, op.content_sha256)
+    artifact = replace(row, next_version=entry.version + 1, keys=keys)
+    moves = op.move_latest and _latest_may_move(root, op)
+    after = replace(
+        root,
+        artifacts={**root.artifacts, op.name: artifact},
+        entries=(*root.entries, entry),
+        aliases=_aliases_with(root, op.name, LATEST, entry.version) if moves else root.aliases,
+    )
+    done = {"op": "publish", "name": op.name, "version": entry.version, "latest": moves}
+    return Transition(_with_op(after, done), entry)
+
+
+def _check_publish(op: Publish) -> None:
+    check_name(op.name)
+    if not _KIND.fullmatch(op.kind):
+        raise InvalidInputError(f"unusable kind {op.kind[:60]!r}", kind=op.kind)
+    if op.step is not None and op.step < 0:
+        raise InvalidInputError(f"a step counts from 0, got {op.step}", step=op.step)
+    if len(op.message) > MAX_TEXT_CHARS:
+        raise InvalidInputError(
+            f"the message has {len(op.message)} characters, the limit is {MAX_TEXT_CHARS}"
+        )
+    if op.idempotency_key is not None and not 0 < len(op.idempotency_key) <= 200:
+        raise InvalidInputError("an idempotency key has 1 to 200 characters")
+
+
+def _latest_may_move(root: Root, op: Publish) -> bool:
+    version = root.aliases.get(op.name, {}).get(LATEST)
+    current = None if version is None else root.generation(op.name, version)
+    if current is None or current.step is None or op.step is None:
+        return True
+    return op.step >= current.step
+
+
+def _move_alias(root: Root, op: MoveAlias) -> Transition:
+    check_name(op.name)
+    check_alias(op.alias)
+    target = root.generation(op.name, op.version)
+    if target is None:
+        raise NotFoundError(
+            f"no generation {op.name}@v{op.version}; list them with: dstream show {op.name}",
+            name=op.name,
+            version=op.version,
+        )
+    if any(_names(doc, target) for doc in root.condemned):
+        raise ConflictError(
+            f"{target.label} is being deleted by collection and cannot be named again",
+            reason="condemned",
+            name=op.name,
+            version=op.version,
+        )
+    current = root.aliases.get(op.name, {}).get(op.alias)
+    if op.expect is not None and op.expect != (current or 0):
+        found = "does not exist" if current is None else f"is v{current}"
+        wanted = f"v{op.expect}" if op.expect else "no such alias"
+        raise ConflictError(
+            f"{op.name}@{op.alias} {found}, expected {wanted}: somebody moved it; look at "
+            "`dstream log`, then decide",
+            reason="expect",
+            found=current,
+            expected=op.expect,
+        )
+    if current == op.version:
+        return Transition(root, target)
+    after = replace(root, aliases=_aliases_with(root, op.name, op.alias, op.version))
+    done = {
+        "op": "move_alias",
+        "name": op.name,
+        "alias": op.alias,
+        "from": current,
+        "version": op.version,
+    }
+    return Transition(_with_op(after, done), target)
+
+
+def _names(document: Json, generation: Generation) -> bool:
+    return document.get("name") == generation.name and document.get("version") == generation.version
+
+
+def _aliases_with(
+    root: Root, name: str, alias: str, version: int
+) -> Mapping[str, Mapping[str, int]]:
+    return {**root.aliases, name: {**root.aliases.get(name, {}), alias: version}}
+
+
+def _with_op(root: Root, done: Json) -> Root:
+    return replace(root, ops=(*root.ops, done))
