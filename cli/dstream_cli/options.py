@@ -11,6 +11,9 @@ import typer
 from dstream_cli.render import Output
 
 if TYPE_CHECKING:
+    from dstream.catalog import Catalog
+    from dstream.measure import Meter
+    from dstream.store.base import Store
     from dstream.store.options import StoreOptions
 
 EXIT_CODES = {
@@ -37,7 +40,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on s
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress and no messages.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Show a traceback with an error.")]
 S3Args = Annotated[
-    list[str],
+    list[str] | None,
     typer.Option(
         "--s3-arg",
         metavar="NAME=VALUE",
@@ -68,6 +71,18 @@ class Common:
 
         return StoreOptions(request_args=dict(self.s3_args))
 
+    def open_store(self, url: str, meter: Meter | None = None) -> Store:
+        """The store at ``url``, with this call's options."""
+        from dstream.store.opening import open_store
+
+        return open_store(url, options=self.store_options(), meter=meter)
+
+    def catalog(self, meter: Meter | None = None) -> Catalog:
+        """The catalog of the repository. Raises ``NotFoundError`` where there is none."""
+        from dstream.catalog import Catalog
+
+        return Catalog.open(self.open_store(self.repo_url(), meter), meter=meter)
+
     def repo_url(self) -> str:
         """The repository's URL. Raises ``typer.BadParameter`` where none was given."""
         if not self.repo:
@@ -76,12 +91,16 @@ class Common:
 
 
 def common(
-    context: typer.Context, *, repo: str = "", quiet: bool = False, s3_arg: Sequence[str] = ()
+    context: typer.Context,
+    *,
+    repo: str = "",
+    quiet: bool = False,
+    s3_arg: Sequence[str] | None = None,
 ) -> Common:
     """Take the shared options of one call. ``--json`` and ``--debug`` are on the sink already."""
     out = context.ensure_object(Output)
     out.quiet = quiet
-    return Common(out, repo, tuple(named_values(s3_arg, "--s3-arg").items()))
+    return Common(out, repo, tuple(named_values(s3_arg or (), "--s3-arg").items()))
 
 
 def named_values(pairs: Sequence[str], option: str) -> dict[str, str]:

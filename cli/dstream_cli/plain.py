@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import fields, is_dataclass
+from datetime import UTC, datetime
 from enum import Enum
 
 
@@ -46,6 +47,20 @@ def printable(text: str) -> str:
     return "".join(
         c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text
     )
+
+
+def timestamp(time_s: float | None) -> str:
+    """A time in UTC for people and machines; empty where it is unknown.
+
+    >>> timestamp(1_700_000_000.4)
+    '2023-11-14T22:13:20Z'
+    """
+    if time_s is None:
+        return ""
+    try:
+        return datetime.fromtimestamp(int(time_s), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    except (OverflowError, ValueError, OSError):
+        return "?"  # a writer's clock can hold anything
 
 
 def sparkline(values: Iterable[float], width: int = 60) -> str:

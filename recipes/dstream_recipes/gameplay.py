@@ -60,6 +60,9 @@ class GameplaySettings:
     """By time: how long the video may run before the first row, which then holds there too."""
     max_hold_s: float = -1.0
     """By time: how long the last row may hold at the end; below 0: any time."""
+    numbers: str = "typed"
+    """``typed``: whole numbers are int64, others float32, so a column that holds ``0`` in one
+    file and ``0.5`` in another fits into no common batch. ``float32``: both are float32."""
     group: str = "file"
     """``file`` or ``folder``, as in the recipe ``video``."""
     split: str = "train"
@@ -70,6 +73,10 @@ class GameplaySettings:
         if self.align not in ("auto", "frame", "time"):
             raise InvalidInputError(
                 f"align={self.align}: expected auto, frame or time", parameter="align"
+            )
+        if self.numbers not in ("typed", "float32"):
+            raise InvalidInputError(
+                f"numbers={self.numbers}: expected typed or float32", parameter="numbers"
             )
         if self.tolerance_frames < 0:
             raise InvalidInputError("tolerance_frames must not be negative")
@@ -148,7 +155,8 @@ class GameplayRecipe:
         """``actions`` float32 [T, D], and each column as ``actions.<name>`` [T] or [T, K].
 
         Numbers with fractions are float32, except the time column (float64); whole numbers
-        int64; truth values bool; text numpy text. Frames are matched as ``settings`` say.
+        int64; truth values bool; text an object array of ``str``. ``settings`` say how frames
+        are matched.
 
         Raises:
             MediaError: ``bad-side-file``.
@@ -164,10 +172,16 @@ class GameplayRecipe:
             arrays["actions"] = np.stack(matrix, axis=1, dtype=np.float32, casting="unsafe")
         for column, values in table.columns.items():
             taken = values[rows]
-            if taken.dtype == np.float64 and column != alignment.column:
+            if taken.dtype.kind == "U":
+                # The width of a text type depends on the file: no two would make a batch.
+                taken = taken.astype(np.object_)
+            elif column != alignment.column and self._becomes_float32(taken.dtype):
                 taken = taken.astype(np.float32)
             arrays[f"actions.{column}"] = taken
         return arrays
+
+    def _becomes_float32(self, dtype: np.dtype[np.generic]) -> bool:
+        return dtype.kind == "f" or (dtype.kind == "i" and self.settings.numbers == "float32")
 
 
 def alignment_of(name: str, table: SideTable, settings: GameplaySettings) -> Alignment:

@@ -98,7 +98,12 @@ def test_rows_follow_frames(ending: str) -> None:
     assert arrays["actions.dx"].dtype == np.float32
     assert arrays["actions.slot"].dtype == np.int64
     assert arrays["actions.stick"].tolist() == [[2, -2], [4, -4], [6, -6]]
+    assert arrays["actions.key"].dtype == np.object_
     assert arrays["actions.key"].tolist() == ["k2", "k4", "k6"]
+    same = configured(numbers="float32").side_data(
+        clip([2, 4, 6]), {f".actions{ending}": WRITERS[ending](table)}
+    )
+    assert same["actions.slot"].dtype == np.float32
 
 
 def test_rows_follow_time_on_variable_frame_rate() -> None:
@@ -184,6 +189,7 @@ def test_without_a_packet_table_frames_cannot_be_matched() -> None:
         ({"tolerance_frames": -1}, "must not be negative"),
         ({"slack_s": "soon"}, "slack_s=soon: expected a number"),
         ({"time_unit_s": 0}, "expected a positive number"),
+        ({"numbers": "int"}, "numbers=int: expected typed or float32"),
         ({"group": "scene"}, "group=scene: expected file or folder"),
     ],
 )

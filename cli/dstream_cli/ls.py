@@ -1,0 +1,87 @@
+"""``dstream ls``: what a repository holds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import typer
+
+from dstream_cli.options import Debug, Json, Quiet, Repo, S3Args, common, epilog
+from dstream_cli.plain import timestamp
+from dstream_cli.render import Part, Table
+
+if TYPE_CHECKING:
+    from dstream.catalog import Catalog, Root
+    from dstream.format.manifest import Totals
+
+NAME = "ls"
+EPILOG = epilog(
+    "dstream ls",
+    "dstream ls --repo s3://lab/repo --json",
+    codes=(0, 1, 2, 10, 12),
+)
+
+
+def run(
+    context: typer.Context,
+    repo: Repo = "",
+    json: Json = False,
+    quiet: Quiet = False,
+    debug: Debug = False,
+    s3_arg: S3Args = None,
+) -> None:
+    """List the artifacts of a repository with their latest generation."""
+    call = common(context, repo=repo, quiet=quiet, s3_arg=s3_arg)
+    catalog = call.catalog()
+    root = catalog.head()
+    found = [_listed(catalog, root, name) for name in sorted(root.artifacts)]
+    if not found:
+        call.out.message("The repository is empty; fill it with: dstream ingest SOURCE --name NAME")
+    titles = ("name", "latest", "kind", ">samples", ">length", ">bytes", "created")
+    parts: list[Part] = [Table(titles, [_row(item) for item in found])] if found else []
+    call.out.result({"repository": catalog.store.url, "seq": root.seq, "artifacts": found}, parts)
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """One artifact, as ``--json`` prints it."""
+
+    name: str
+    kind: str
+    generations: int
+    aliases: dict[str, int]
+    latest: int | None
+    created: str
+    totals: Totals | None
+    """Of the latest generation, for a dataset."""
+
+
+def _listed(catalog: Catalog, root: Root, name: str) -> Listed:
+    aliases = dict(root.aliases.get(name, {}))
+    latest = root.generation(name, aliases["latest"]) if "latest" in aliases else None
+    is_dataset = latest is not None and latest.kind == "dataset"
+    return Listed(
+        name=name,
+        kind=root.artifacts[name].kind,
+        generations=len(list(root.generations(name))),
+        aliases=aliases,
+        latest=None if latest is None else latest.version,
+        created="" if latest is None else timestamp(latest.created_s),
+        totals=catalog.dataset(latest).totals if latest is not None and is_dataset else None,
+    )
+
+
+def _row(item: Listed) -> tuple[object, ...]:
+    from dstream.units import format_bytes, format_duration
+
+    totals = item.totals
+    return (
+        item.name,
+        "none" if item.latest is None else f"v{item.latest}",
+        item.kind,
+        "" if totals is None else f"{totals.samples:,}",
+        "" if totals is None else format_duration(totals.duration_s),
+        "" if totals is None else format_bytes(totals.bytes),
+        item.created,
+    )

@@ -1,0 +1,103 @@
+"""``dstream show``: a generation, a video of one, or a raw video file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from dstream_cli.options import Common, Debug, Json, Quiet, Repo, S3Args, common, epilog
+
+NAME = "show"
+EPILOG = epilog(
+    "dstream show gameplay",
+    "dstream show gameplay@v3 --json",
+    "dstream show gameplay session7/run1.mp4",
+    "dstream show ./run1.mp4",
+    "dstream show s3://raw/videos/run1.mp4",
+    codes=(0, 1, 2, 10, 12),
+)
+
+
+def run(
+    context: typer.Context,
+    target: Annotated[
+        str,
+        typer.Argument(
+            metavar="NAME[@REF] | VIDEO",
+            help="A dataset's generation, or the path or URL of a raw video file.",
+        ),
+    ],
+    key: Annotated[
+        str, typer.Argument(metavar="[KEY]", help="A sample of the dataset: show its video.")
+    ] = "",
+    repo: Repo = "",
+    json: Json = False,
+    quiet: Quiet = False,
+    debug: Debug = False,
+    s3_arg: S3Args = None,
+) -> None:
+    """Show what a generation holds, or how a video is laid out and what its clips cost.
+
+    REF is a version (v3), an alias (latest, prod) or newest.
+    """
+    call = common(context, repo=repo, quiet=quiet, s3_arg=s3_arg)
+    if key:
+        _sample(call, target, key)
+    elif is_file(target):
+        _raw_file(call, target)
+    else:
+        _generation(call, target)
+
+
+def is_file(target: str) -> bool:
+    """Whether ``target`` is the path or URL of a file rather than an artifact's name."""
+    return "://" in target or target.startswith(("/", "./", "../", "~")) or Path(target).is_file()
+
+
+def _generation(call: Common, reference: str) -> None:
+    from dstream_cli.datasets import generation_document, generation_parts
+
+    catalog = call.catalog()
+    generation = catalog.resolve(reference)
+    document = generation_document(catalog, generation)
+    call.out.result(document, generation_parts(document))
+
+
+def _sample(call: Common, reference: str, key: str) -> None:
+    from dstream.loader.generation import GenerationSource
+    from dstream_cli.videos import sample_facts, video_document, video_parts
+
+    catalog = call.catalog()
+    generation = catalog.resolve(reference)
+    source = GenerationSource(
+        generation.label, catalog.store, catalog.dataset(generation), call.open_store
+    )
+    sample = source.resolve(source.find(key))
+    document = {
+        "generation": generation.label,
+        "sample": sample_facts(sample),
+        **video_document([sample.index]),
+    }
+    call.out.result(document, video_parts(document))
+
+
+def _raw_file(call: Common, target: str) -> None:
+    from dstream.media.index import index_video
+    from dstream.media.reader import StoreReader
+    from dstream_cli.videos import video_document, video_parts
+
+    folder, _, name = target.rpartition("/") if "://" in target else _split(target)
+    store = call.open_store(folder)
+    try:
+        indexes = index_video(StoreReader(store, store.head(name)))
+    finally:
+        store.close()
+    document = {"file": target, **video_document(indexes)}
+    call.out.result(document, video_parts(document))
+
+
+def _split(path: str) -> tuple[str, str, str]:
+    whole = Path(path).expanduser()
+    return str(whole.parent), "/", whole.name
