@@ -1,0 +1,107 @@
+"""What every S3 operation shares: clients made when needed, and one counted request."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from dstream.clock import Clock, SystemClock
+from dstream.forks import renew_after_fork
+from dstream.measure import Meter, Purpose
+from dstream.store.base import check_key
+from dstream.store.local_walk import Skip
+from dstream.store.metered import attempt
+from dstream.store.options import StoreOptions
+from dstream.store.ranges import check_prefix
+from dstream.store.retry import Retrier
+from dstream.store.s3_client import Clients, check_bucket
+from dstream.store.s3_errors import Target, translated
+from dstream.store.s3_ranged import RangedReader
+
+T = TypeVar("T")
+
+
+class S3Base:
+    """One prefix of one bucket. Clients belong to a process: made anew after fork and pickle."""
+
+    def __init__(
+        self,
+        bucket: str,
+        prefix: str = "",
+        options: StoreOptions | None = None,
+        *,
+        meter: Meter | None = None,
+        clock: Clock | None = None,
+        retrier: Retrier | None = None,
+        on_skip: Skip | None = None,
+    ) -> None:
+        self._bucket = check_bucket(bucket)
+        folder = prefix.strip("/")
+        self._prefix = check_prefix(f"{folder}/") if folder else ""
+        self._options = options or StoreOptions()
+        self._meter = meter or Meter()
+        self._clock: Clock = clock or SystemClock()
+        self._retrier = retrier
+        self.on_skip = on_skip
+        self._if_match = True
+        self._bulk_delete = True
+        self._versioned: bool | None = None
+        self.renew()
+        renew_after_fork(self)
+
+    def renew(self) -> None:
+        """Forget clients and connections; in a forked child they are the parent's."""
+        self._lock = threading.Lock()
+        self._made: tuple[Clients, RangedReader] | None = None
+
+    @property
+    def url(self) -> str:
+        """``s3://bucket/prefix``."""
+        return f"s3://{self._bucket}/{self._prefix}".rstrip("/")
+
+    def close(self) -> None:
+        """Close the connections; the next call makes new ones."""
+        with self._lock:
+            made, self._made = self._made, None
+        if made is not None:
+            made[1].close()
+            made[0].close()
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = self.__dict__.copy()
+        # Clients hold sockets, and a callback belongs to the process that gave it.
+        return {**state, "_lock": None, "_made": None, "on_skip": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self.renew()
+        renew_after_fork(self)
+
+    def _ready(self) -> tuple[Clients, RangedReader]:
+        made = self._made
+        if made is None:
+            with self._lock:
+                if self._made is None:
+                    clients = Clients(self._bucket, self._options)
+                    self._made = (clients, RangedReader(self._bucket, clients, self._options))
+                made = self._made
+        return made
+
+    def _target(self, operation: str, key: str, *, conditional: bool = False) -> Target:
+        check_key(key, root_length=len(self._prefix.encode()))
+        return Target(operation, self._bucket, self._prefix + key, key, conditional)
+
+    def _request(
+        self,
+        verb: str,
+        purpose: Purpose,
+        target: Target,
+        call: Callable[[Clients], T],
+        sent_bytes: int = 0,
+    ) -> T:
+        """One counted request by boto3."""
+        with translated(target):
+            clients, _ = self._ready()
+        with attempt(self._meter, self._clock, verb, purpose, sent_bytes), translated(target):
+            return call(clients)

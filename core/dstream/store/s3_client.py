@@ -1,0 +1,238 @@
+"""boto3 sessions and clients as the store needs them: no hidden retries, no surprises."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import botocore.exceptions
+import botocore.session
+from botocore import UNSIGNED
+from botocore.awsrequest import AWSResponse
+from botocore.config import Config
+from botocore.handlers import add_expect_header
+from botocore.httpsession import URLLib3Session
+from botocore.utils import get_environ_proxies
+
+from dstream.errors import InvalidInputError
+from dstream.store.options import StoreOptions
+from dstream.store.s3_errors import Target, translated
+
+# What the store calls; request arguments are checked against these.
+OPERATIONS = (
+    "AbortMultipartUpload", "CompleteMultipartUpload", "CreateMultipartUpload", "DeleteObject",
+    "DeleteObjects", "GetBucketVersioning", "GetObject", "HeadObject", "ListMultipartUploads",
+    "ListObjectsV2", "PutObject", "UploadPart",
+)  # fmt: skip
+
+_REGION = "us-east-1"  # boto3 wants one, also of servers that have none
+_PLACEHOLDER = "dstream-placeholder-key"
+# Headers that belong to one request and are made anew for each.
+_PER_REQUEST = {
+    "amz-sdk-invocation-id", "amz-sdk-request", "authorization", "x-amz-content-sha256",
+    "x-amz-date", "x-amz-security-token", "x-amz-checksum-mode",
+}  # fmt: skip
+
+# No delay, and probes on idle connections, so that a dead peer is noticed.
+_SOCKET_OPTIONS = [
+    (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class GetTemplate:
+    """A GetObject request as botocore builds it, but for key, range and signature."""
+
+    url_before: str
+    """Everything up to the encoded key."""
+    url_after: str
+    headers: Mapping[str, str]
+    """Constant headers, those of request arguments included. May hold a customer key."""
+    region: str | None
+    """Region of the signature; None sends the request unsigned."""
+
+
+class Clients:
+    """Everything of botocore that one store uses in one process."""
+
+    def __init__(self, bucket: str, options: StoreOptions) -> None:
+        with translated(Target("GetObject", bucket)):
+            self._session = botocore.session.Session(profile=options.profile)
+            self.data = self._client(options, options.read_timeout_s)
+            self.commit = self._client(options, options.commit_timeout_s)
+        self.signed = not options.no_sign_request
+        self.custom_endpoint = "amazonaws.com" not in self.data.meta.endpoint_url
+        self.arguments = {
+            name: _accepted(self.data, name, options.request_args) for name in OPERATIONS
+        }
+        _require_known(options.request_args, self.arguments)
+
+    def _client(self, options: StoreOptions, read_timeout_s: float) -> Any:
+        style = {} if options.addressing == "auto" else {"addressing_style": options.addressing}
+        config: dict[str, Any] = {
+            "retries": {"total_max_attempts": 1, "mode": "standard"},
+            "connect_timeout": options.connect_timeout_s,
+            "read_timeout": read_timeout_s,
+            "max_pool_connections": options.connections,
+            "request_checksum_calculation": "when_required",
+            "response_checksum_validation": "when_required",
+            "tcp_keepalive": True,
+            "user_agent_extra": "dstream",
+            "s3": style,
+        }
+        if options.no_sign_request:
+            config["signature_version"] = UNSIGNED
+        try:
+            client = self._made(options, config)
+            if not style and "amazonaws.com" not in client.meta.endpoint_url:
+                # Other servers rarely have a DNS name for every bucket.
+                client.close()
+                client = self._made(options, {**config, "s3": {"addressing_style": "path"}})
+        except (ValueError, botocore.exceptions.UnknownEndpointError) as error:
+            raise InvalidInputError(f"unusable S3 endpoint or region: {error}") from error
+        # Else every write waits for the server's leave, up to a second on those that give none.
+        client.meta.events.unregister("before-call.s3", add_expect_header)
+        client.meta.events.register("before-call.s3.DeleteObjects", _add_md5)
+        return client
+
+    def _made(self, options: StoreOptions, config: Mapping[str, Any]) -> Any:
+        return self._session.create_client(
+            "s3",
+            endpoint_url=options.endpoint_url or None,
+            region_name=options.region
+            or self._session.get_config_variable("region")
+            or "us-east-1",
+            config=Config(**config),
+        )
+
+    def template(self, bucket: str) -> GetTemplate:
+        """Let botocore build a GetObject and catch it before it is sent."""
+        caught: list[Any] = []
+
+        def catch(request: Any, **_: Any) -> AWSResponse:
+            caught.append(request)
+            return AWSResponse(request.url, 200, {}, _NoBody())
+
+        event = "before-send.s3.GetObject"
+        client = self.data
+        client.meta.events.register(event, catch)
+        try:
+            with translated(Target("GetObject", bucket)):
+                client.get_object(Bucket=bucket, Key=_PLACEHOLDER, **self.arguments["GetObject"])
+        finally:
+            client.meta.events.unregister(event, catch)
+        before, _, after = caught[0].url.partition(_PLACEHOLDER)
+        headers = {str(name): _text(value) for name, value in caught[0].headers.items()}
+        return GetTemplate(
+            before,
+            after,
+            {k: v for k, v in headers.items() if k.lower() not in _PER_REQUEST},
+            _signed_region(headers.get("Authorization", "")),
+        )
+
+    def http_session(self, options: StoreOptions) -> URLLib3Session:
+        """A connection pool for one thread, with boto3's settings for TLS and proxies."""
+        url = self.data.meta.endpoint_url
+        bundle = self._session.get_config_variable("ca_bundle")
+        return URLLib3Session(
+            verify=bundle or True,
+            proxies=get_environ_proxies(url),
+            timeout=(options.connect_timeout_s, options.read_timeout_s),
+            max_pool_connections=1,
+            socket_options=_SOCKET_OPTIONS,
+        )
+
+    def credentials(self) -> Any:
+        """Credentials as of now, refreshed when they are about to end; None to go unsigned.
+
+        Raises:
+            NoCredentialsError: there are none (botocore's; translate it).
+        """
+        if not self.signed:
+            return None
+        found = self._session.get_credentials()
+        if found is None:
+            raise botocore.exceptions.NoCredentialsError
+        return found.get_frozen_credentials()
+
+    def close(self) -> None:
+        """Close the connections of both clients."""
+        self.data.close()
+        self.commit.close()
+
+
+class _NoBody:
+    """The body of an answer that never came."""
+
+    def stream(self, *_: object, **__: object) -> Any:
+        return iter(())
+
+    def read(self, *_: object) -> bytes:
+        return b""
+
+
+def _text(value: Any) -> str:
+    return value.decode("latin-1") if isinstance(value, bytes) else str(value)
+
+
+def _signed_region(authorization: str) -> str | None:
+    """The region in ``AWS4-HMAC-SHA256 Credential=key/date/region/service/aws4_request, ...``.
+
+    >>> _signed_region("AWS4-HMAC-SHA256 Credential=k/20250101/eu-west-1/s3/aws4_request, Sig")
+    'eu-west-1'
+    """
+    if not authorization:
+        return None
+    scope = authorization.partition("Credential=")[2].partition(",")[0].split("/")
+    if len(scope) < 5 or scope[-2] != "s3":
+        raise InvalidInputError(
+            "ranged reads sign for plain S3 buckets only; this bucket wants another signature "
+            "(S3 Express directory buckets and multi-region access points are not supported)"
+        )
+    return scope[-3]
+
+
+def _accepted(client: Any, operation: str, given: Mapping[str, str]) -> dict[str, Any]:
+    """Those request arguments that an operation knows, in the types that it wants."""
+    members = client.meta.service_model.operation_model(operation).input_shape.members
+    return {
+        name: value.lower() in ("1", "true") if members[name].type_name == "boolean" else value
+        for name, value in given.items()
+        if name in members
+    }
+
+
+def _require_known(given: Mapping[str, str], accepted: Mapping[str, Mapping[str, Any]]) -> None:
+    unknown = sorted(
+        name for name in given if not any(name in known for known in accepted.values())
+    )
+    if unknown:
+        raise InvalidInputError(
+            f"S3 knows no argument {', '.join(unknown)}; they are named as in boto3, for example "
+            "RequestPayer=requester or ServerSideEncryption=aws:kms"
+        )
+
+
+def _add_md5(params: Any, **_: Any) -> None:
+    """Send the checksum of a bulk delete that older servers insist on, beside the newer one."""
+    body = params.get("body")
+    if isinstance(body, bytes):
+        digest = hashlib.md5(body, usedforsecurity=False).digest()
+        params["headers"]["Content-MD5"] = base64.b64encode(digest).decode()
+
+
+def check_bucket(bucket: str) -> str:
+    """A bucket's name, or an access point's ARN, as it stands in a URL.
+
+    Raises:
+        InvalidInputError: it can be neither.
+    """
+    if not re.fullmatch(r"[A-Za-z0-9._-]{3,255}|arn:[\w:/.-]+", bucket):
+        raise InvalidInputError(f"{bucket!r} is no bucket name; write s3://bucket/prefix")
+    return bucket
