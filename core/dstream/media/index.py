@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dstream.errors import MediaError, MediaReason
 from dstream.format.index import VideoIndex
-from dstream.media.mp4 import index_mp4
-from dstream.media.mp4_boxes import HEAD_BYTES
+from dstream.media.mp4 import encrypted, index_progressive
+from dstream.media.mp4_boxes import HEAD_BYTES, is_encrypted, read_layout
+from dstream.media.mp4_fragments import index_fragmented, is_fragmented
 from dstream.media.reader import RandomReader
 from dstream.media.window import Window
 
@@ -39,10 +40,21 @@ def index_video(
     window = Window(reader)
     head = window.get(0, HEAD_BYTES)
     if head[4:8] in _BOX_KINDS:
-        found = index_mp4(window, need_packets=need_packets, max_index_bytes=max_index_bytes)
+        found = _index_mp4(window, need_packets, max_index_bytes)
     else:
         raise MediaError(f"{reader.name!r} is no media file", reason=MediaReason.NOT_MEDIA)
     return sorted(found, key=_rank)
+
+
+def _index_mp4(window: Window, need_packets: bool, max_index_bytes: int | None) -> list[VideoIndex]:
+    layout = read_layout(window)
+    if is_encrypted(layout.moov_bytes, 8, len(layout.moov_bytes)):
+        raise encrypted(window.reader.name)
+    if not is_fragmented(layout):
+        return index_progressive(window, layout)
+    return index_fragmented(
+        window, layout, need_packets=need_packets, max_index_bytes=max_index_bytes
+    )
 
 
 def _rank(index: VideoIndex) -> tuple[int, int, int]:

@@ -14,10 +14,9 @@ from dstream.errors import MediaError, MediaReason
 from dstream.format.index import Access, IndexCost, PacketFlag, VideoIndex
 from dstream.media.facts import StreamFacts, stream_facts, video_streams, with_decoded
 from dstream.media.mp4_boxes import (
+    Layout,
     Span,
     filled,
-    is_encrypted,
-    read_layout,
     track_headers,
 )
 from dstream.media.packet_rows import (
@@ -44,21 +43,21 @@ class TrackRows:
     rows: list[Row]
 
 
-def index_mp4(
-    window: Window, *, need_packets: bool = False, max_index_bytes: int | None = None
-) -> list[VideoIndex]:
-    """Index all video tracks of an mp4 or mov file.
+def index_progressive(window: Window, layout: Layout) -> list[VideoIndex]:
+    """Index all video tracks of a file whose moov lists every packet.
 
     Raises:
         MediaError: no index; the reason says why.
     """
-    reader = window.reader
-    layout = read_layout(window)
-    if is_encrypted(layout.moov_bytes, 8, len(layout.moov_bytes)):
-        raise encrypted(reader.name)
-    spans = [(0, layout.ftyp), (layout.moov.start, layout.moov_bytes)]
-    tracks = list_packets(reader.name, reader.size_bytes, layout.moov_bytes, spans)
+    tracks = list_packets(
+        window.reader.name, window.size_bytes, layout.moov_bytes, header_spans(layout)
+    )
     return index_tracks(window, tracks, full_pass=False)
+
+
+def header_spans(layout: Layout) -> list[Span]:
+    """What a parser needs before any media data."""
+    return [(0, layout.ftyp), (layout.moov.start, layout.moov_bytes)]
 
 
 def encrypted(name: str) -> MediaError:

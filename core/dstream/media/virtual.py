@@ -7,6 +7,7 @@ which only the headers were fetched, and translate its exceptions in one place.
 from __future__ import annotations
 
 import io
+from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -38,6 +39,7 @@ class VirtualFile(io.RawIOBase):
         super().__init__()
         self._size_bytes = size_bytes
         self._spans = sorted(spans, key=lambda span: span[0])
+        self._starts = [offset for offset, _ in self._spans]
         self._position = 0
 
     def readable(self) -> bool:
@@ -66,9 +68,8 @@ class VirtualFile(io.RawIOBase):
         if stop <= start:
             return 0
         view[: stop - start] = bytes(stop - start)
-        for offset, data in self._spans:
-            if offset >= stop:
-                break
+        nearest = max(0, bisect_right(self._starts, start) - 1)
+        for offset, data in self._spans[nearest : bisect_right(self._starts, stop)]:
             first, last = max(offset, start), min(offset + len(data), stop)
             if first < last:
                 view[first - start : last - start] = data[first - offset : last - offset]
