@@ -1,0 +1,292 @@
+"""The way in: open a repository, or stream a bare folder or bucket of videos."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Literal
+
+from dstream.catalog import Catalog, Generation, LogEntry
+from dstream.clock import Clock, SystemClock
+from dstream.errors import InvalidInputError, NotFoundError
+from dstream.format.manifest import Manifest
+from dstream.loader.clips import Clips
+from dstream.loader.generation import TABLE_CACHE_BYTES, GenerationSource
+from dstream.loader.plan import Sampling, Window
+from dstream.loader.raw import INDEX_CACHE_BYTES, Listing, RawSource, list_videos
+from dstream.loader.settings import ArrayKind, ClipSettings
+from dstream.measure import Meter, Purpose
+from dstream.media.pixels import PixelSettings
+from dstream.recipe import Recipe, installed_recipe, load_recipe
+from dstream.store.base import Store
+from dstream.store.opening import open_store
+from dstream.store.options import StoreOptions
+
+__all__ = ["Clips", "Repo", "Shown", "clips", "open"]
+
+Size = int | tuple[int, int]
+Url = str | os.PathLike[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """One generation and what it is made of."""
+
+    generation: Generation
+    manifest: Manifest
+    aliases: dict[str, int]
+    """Alias -> version of the same name."""
+
+
+class Repo:
+    """An open repository. Use it as a context manager, or close it, to give connections back."""
+
+    def __init__(
+        self, store: Store, catalog: Catalog, meter: Meter, options: StoreOptions, clock: Clock
+    ) -> None:
+        self.store = store
+        self.catalog = catalog
+        self.meter = meter
+        """Counts everything that is done through this object."""
+        self._options = options
+        self._clock = clock
+
+    def names(self) -> list[str]:
+        """Names of all artifacts, sorted."""
+        return self.catalog.names()
+
+    def log(self, limit: int | None = 20) -> list[LogEntry]:
+        """The last commits, newest first."""
+        return self.catalog.log(limit)
+
+    def show(self, reference: str) -> Shown:
+        """What ``name``, ``name@v3``, ``name@alias`` or ``name@newest`` is.
+
+        Raises:
+            NotFoundError: there is no such generation.
+            InvalidInputError: it is no data set, or not a reference.
+        """
+        generation = self.catalog.resolve(reference)
+        return Shown(
+            generation, self.catalog.dataset(generation), self.catalog.aliases(generation.name)
+        )
+
+    def clips(
+        self,
+        reference: str,
+        *,
+        frames: int,
+        stride: int | None = None,
+        fps: float | None = None,
+        sampling: Sampling = "uniform",
+        seed: int = 0,
+        resize: Size | None = None,
+        crop: tuple[int, int] | None = None,
+        crop_mode: Literal["center", "random"] = "center",
+        pixels: Literal["rgb", "native"] = "rgb",
+        split: str | None = None,
+        stream: str | None = None,
+        recipe: str | Recipe | None = "installed",
+        array: ArrayKind | None = None,
+        table_cache_bytes: int = TABLE_CACHE_BYTES,
+    ) -> Clips:
+        """The clips of a data set.
+
+        Args:
+            reference: ``name``, ``name@v3``, ``name@alias`` or ``name@newest``.
+            frames: frames in a clip.
+            stride: take every ``stride``-th frame; 1 when ``fps`` is not given either.
+            fps: take frames by time, this many a second; exact on variable frame rates.
+            sampling: ``uniform`` starts anywhere in a slot, ``grid`` at its beginning,
+                ``keyframe`` at the keyframe before: cheapest to decode.
+            seed: of the order and the starts.
+            resize: the shorter side in pixels, or (height, width).
+            crop: (height, width) cut out afterwards.
+            crop_mode: ``center`` or ``random``.
+            pixels: ``rgb``: uint8; ``native`` keeps deep and grey pixels as they are.
+            split: only samples of this split.
+            stream: which of a sample's streams, by name; the first by default.
+            recipe: reads side files: a recipe, its installed name or the path of its file; by
+                default the installed one that the data set was made with; None for none.
+            array: ``torch`` or ``numpy``; torch where it is installed by default.
+            table_cache_bytes: budget for packet tables in memory.
+
+        Raises:
+            NotFoundError: there is no such generation.
+            InvalidInputError: an argument is impossible, or a recipe is needed.
+        """
+        settings = _settings(
+            frames, stride, fps, sampling, seed, PixelSettings(resize, crop, crop_mode, pixels)
+        )
+        generation = self.catalog.resolve(reference)
+        manifest = self.catalog.dataset(generation)
+        source = GenerationSource(
+            generation.label,
+            self.store,
+            manifest,
+            self._open_source,
+            split=split,
+            stream=stream,
+            table_cache_bytes=table_cache_bytes,
+        )
+        reader = _recipe(recipe, manifest, source)
+        return Clips(source, settings, self.meter, reader, array=array, clock=self._clock)
+
+    def _open_source(self, url: str) -> Store:
+        return open_store(url, options=self._options, meter=self.meter, clock=self._clock)
+
+    def close(self) -> None:
+        """Give connections back."""
+        self.store.close()
+
+    def __enter__(self) -> Repo:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def open(
+    url: Url,
+    *,
+    options: StoreOptions | None = None,
+    meter: Meter | None = None,
+    clock: Clock | None = None,
+) -> Repo:
+    """Open the repository at ``url``.
+
+    Args:
+        url: ``s3://bucket/prefix``, ``file:///folder``, a path, or ``memory://name``.
+        options: credentials' profile, endpoint, retries. Sources of data that was left in
+            place are opened with the same.
+        meter: counts everything; a new one by default, readable as ``repo.meter``.
+        clock: for waits and durations.
+
+    Raises:
+        NotFoundError: there is no repository.
+        FormatVersionError: a newer dstream made it.
+    """
+    meter, clock, options = meter or Meter(), clock or SystemClock(), options or StoreOptions()
+    store = open_store(url, options=options, meter=meter, clock=clock)
+    return Repo(store, Catalog.open(store, clock, meter=meter), meter, options, clock)
+
+
+def clips(
+    source: Url | Store,
+    *,
+    frames: int,
+    stride: int | None = None,
+    fps: float | None = None,
+    sampling: Sampling = "uniform",
+    seed: int = 0,
+    resize: Size | None = None,
+    crop: tuple[int, int] | None = None,
+    crop_mode: Literal["center", "random"] = "center",
+    pixels: Literal["rgb", "native"] = "rgb",
+    clips_per_file: int = 1,
+    max_index_bytes: int | None = None,
+    index_cache_bytes: int = INDEX_CACHE_BYTES,
+    array: ArrayKind | None = None,
+    options: StoreOptions | None = None,
+    meter: Meter | None = None,
+    clock: Clock | None = None,
+) -> Clips:
+    """The clips of raw videos, nothing prepared: costs one listing.
+
+    Each video is indexed just before its first clip. Durations are unknown until then, so every
+    file has ``clips_per_file`` slots, whatever its length.
+
+    Args:
+        source: folder, bucket prefix or video file; or an open store that counts on ``meter``.
+        frames: see :meth:`Repo.clips`, and so for the others up to ``pixels``.
+        stride: take every ``stride``-th frame; 1 when ``fps`` is not given either.
+        fps: take frames by time.
+        sampling: where clips start.
+        seed: of the order and the starts.
+        resize: the shorter side, or (height, width).
+        crop: (height, width) cut out afterwards.
+        crop_mode: ``center`` or ``random``.
+        pixels: ``rgb`` or ``native``.
+        clips_per_file: slots of each file.
+        max_index_bytes: refuse files whose index would cost more: some must be read from end to
+            end. They fail with the reason ``index-too-large``.
+        index_cache_bytes: budget for indexes in memory.
+        array: ``torch`` or ``numpy``.
+        options: credentials' profile, endpoint, retries.
+        meter: counts everything; readable as ``clips.meter``.
+        clock: for waits and durations.
+
+    Raises:
+        NotFoundError: the source is not there, or holds no video.
+        InvalidInputError: an argument is impossible.
+    """
+    settings = _settings(
+        frames, stride, fps, sampling, seed, PixelSettings(resize, crop, crop_mode, pixels)
+    )
+    meter, clock = meter or Meter(), clock or SystemClock()
+    store, listing = _listed(source, options, meter, clock)
+    raw = RawSource(
+        store,
+        listing,
+        meter,
+        clips_per_file=clips_per_file,
+        max_index_bytes=max_index_bytes,
+        index_cache_bytes=index_cache_bytes,
+    )
+    return Clips(raw, settings, meter, array=array, clock=clock)
+
+
+def _listed(
+    source: Url | Store, options: StoreOptions | None, meter: Meter, clock: Clock
+) -> tuple[Store, Listing]:
+    """The source's store and its videos; a single local file is a source of one."""
+    if not isinstance(source, str | os.PathLike):
+        return source, list_videos(source)
+    text = os.fspath(source)
+    if "://" not in text and Path(text).is_file():
+        path = Path(text)
+        store = open_store(path.parent, options=options, meter=meter, clock=clock)
+        return store, Listing((store.head(path.name, purpose=Purpose.LISTING),), 0)
+    store = open_store(text, options=options, meter=meter, clock=clock)
+    return store, list_videos(store)
+
+
+def _settings(
+    frames: int,
+    stride: int | None,
+    fps: float | None,
+    sampling: Sampling,
+    seed: int,
+    pixels: PixelSettings,
+) -> ClipSettings:
+    if stride is None and fps is None:
+        stride = 1
+    return ClipSettings(Window(frames, stride, fps), sampling, seed, pixels)
+
+
+def _recipe(
+    recipe: str | Recipe | None, manifest: Manifest, source: GenerationSource
+) -> Recipe | None:
+    """The recipe that reads side files. Stored bytes can only name an installed one."""
+    if recipe is None or not source.has_side_files:
+        return None
+    if not isinstance(recipe, str):
+        return recipe
+    if recipe != "installed":
+        return load_recipe(recipe, manifest.recipe.params)
+    try:
+        return installed_recipe(manifest.recipe.name, manifest.recipe.params)
+    except NotFoundError as error:
+        raise InvalidInputError(
+            f"{source.name} has side files that recipe {manifest.recipe.name!r} reads, and it is "
+            f"not installed ({error}); give recipe= the path of its Python file, or recipe=None "
+            "for the video alone",
+            recipe=manifest.recipe.name,
+        ) from error

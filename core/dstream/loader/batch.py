@@ -1,0 +1,202 @@
+"""What the loader yields, and how it becomes a tensor."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dstream.errors import InvalidInputError
+from dstream.loader.buffers import allocate_plain
+from dstream.loader.reader import ReadClip
+from dstream.loader.settings import ArrayKind
+
+SideData = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Clip:
+    """One clip, by random access."""
+
+    video: Any
+    """uint8 [T, C, H, W] (uint16 for deep video with ``pixels="native"``), tensor or array."""
+    key: str
+    """Which sample it shows."""
+    start_s: float
+    """Where it starts, seconds from the sample's start."""
+    pts_s: NDArray[np.float64]
+    """float64 [T] presentation time of each frame, seconds from the file's first frame."""
+    fps: float
+    """Frames per second of the clip; the average where the video's own rate varies."""
+    frame_index: NDArray[np.int64] | None
+    """int64 [T] position of each frame in the file's display order; None where unknown."""
+    side: SideData = field(default_factory=dict)
+    """What the recipe gives for these frames: arrays with T rows, by name."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Batch:
+    """B clips. ``video`` and numeric ``side`` data are tensors where torch is used."""
+
+    video: Any
+    """uint8 [B, T, C, H, W] (uint16 for deep video with ``pixels="native"``)."""
+    keys: list[str]
+    """Sample of each clip."""
+    start_s: NDArray[np.float64]
+    """float64 [B] where each clip starts, seconds from its sample's start."""
+    pts_s: NDArray[np.float64]
+    """float64 [B, T] presentation time of each frame, seconds from its file's first frame."""
+    fps: NDArray[np.float64]
+    """float64 [B] frames per second of each clip."""
+    side: SideData
+    """What the recipe gives: arrays [B, T, ...] by name."""
+    slots: NDArray[np.int64]
+    """int64 [B] the slot of each clip; a replaced clip's is that of its substitute."""
+    positions: NDArray[np.int64]
+    """int64 [B] where each clip stands in the endless global order."""
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """(height, width) of the frames."""
+        height, width = self.video.shape[-2:]
+        return int(height), int(width)
+
+
+class ArrayMaker:
+    """Memory for batches, and their hand-over as arrays or tensors.
+
+    Args:
+        array: ``torch``, ``numpy``, or None: torch where it is installed.
+        device: None, ``cpu``, ``cuda`` or ``cuda:N``.
+
+    Raises:
+        InvalidInputError: torch or the device is not there.
+    """
+
+    def __init__(self, array: ArrayKind | None = None, device: str | None = None) -> None:
+        on_device = device not in (None, "cpu")
+        self._torch = _import_torch(required=array == "torch" or on_device, skip=array == "numpy")
+        if on_device:
+            self._check_device(str(device), array)
+        self._device = device if on_device else None
+        # Host memory of copies to the device that may still be running.
+        self._copying: deque[tuple[Any, Any]] = deque()
+
+    def _check_device(self, device: str, array: ArrayKind | None) -> None:
+        if array == "numpy":
+            raise InvalidInputError(f"device={device!r} needs array='torch', got 'numpy'")
+        if not device.startswith("cuda"):
+            raise InvalidInputError(f"device must be 'cpu' or 'cuda[:N]', got {device!r}")
+        if not self._torch.cuda.is_available():
+            raise InvalidInputError(
+                f"device={device!r}: torch {self._torch.__version__} sees no CUDA device; leave "
+                "device out, or install a CUDA build and a driver"
+            )
+
+    @property
+    def allocate(self) -> Callable[[int], NDArray[np.uint8]]:
+        """Makes host memory for batches: page-locked when it will be copied to a GPU."""
+        return allocate_plain if self._device is None else self._allocate_pinned
+
+    def _allocate_pinned(self, size_bytes: int) -> NDArray[np.uint8]:
+        pinned = self._torch.empty(size_bytes, dtype=self._torch.uint8, pin_memory=True)
+        host: NDArray[np.uint8] = pinned.numpy()
+        return host
+
+    def hand_over(self, array: NDArray[np.generic]) -> Any:
+        """The array as the user gets it; a tensor shares the memory, or is a copy on the GPU."""
+        if self._torch is None or array.dtype.kind not in "uifb":
+            return array
+        tensor = self._torch.from_numpy(array)
+        if self._device is None:
+            return tensor
+        moved = tensor.to(self._device, non_blocking=True)
+        event = self._torch.cuda.Event()
+        event.record(self._torch.cuda.current_stream(moved.device))
+        self._copying.append((event, tensor))
+        while self._copying and self._copying[0][0].query():
+            self._copying.popleft()
+        return moved
+
+
+def _import_torch(required: bool, skip: bool) -> Any:
+    if skip and not required:
+        return None
+    if importlib.util.find_spec("torch") is None:
+        if required:
+            raise InvalidInputError(
+                "torch is not installed; install dstream[torch], or use array='numpy'"
+            )
+        return None
+    import torch
+
+    return torch
+
+
+def make_clip(read: ReadClip, fps: float, arrays: ArrayMaker) -> Clip:
+    """One clip for the user."""
+    decoded = read.decoded
+    return Clip(
+        video=arrays.hand_over(decoded.video),
+        key=read.planned.sample.key,
+        start_s=read.planned.start_s,
+        pts_s=decoded.pts_s,
+        fps=fps,
+        frame_index=decoded.frame_index,
+        side={name: arrays.hand_over(array) for name, array in read.side.items()},
+    )
+
+
+def make_batch(
+    video: NDArray[np.generic], clips: Sequence[ReadClip], fps: Sequence[float], arrays: ArrayMaker
+) -> Batch:
+    """A batch for the user.
+
+    Args:
+        video: [B, T, C, H, W], already filled by the clips.
+        clips: B clips.
+        fps: frames per second of each.
+        arrays: hands the arrays over.
+
+    Raises:
+        InvalidInputError: side arrays that do not fit together.
+    """
+    return Batch(
+        video=arrays.hand_over(video),
+        keys=[clip.planned.sample.key for clip in clips],
+        start_s=np.array([clip.planned.start_s for clip in clips], dtype=np.float64),
+        pts_s=np.stack([clip.decoded.pts_s for clip in clips]),
+        fps=np.array(fps, dtype=np.float64),
+        side={name: arrays.hand_over(array) for name, array in _stack_side(clips).items()},
+        slots=np.array([clip.planned.draw.slot for clip in clips], dtype=np.int64),
+        positions=np.array([clip.planned.draw.position for clip in clips], dtype=np.int64),
+    )
+
+
+def _stack_side(clips: Sequence[ReadClip]) -> dict[str, NDArray[np.generic]]:
+    stacked: dict[str, NDArray[np.generic]] = {}
+    names = {name for clip in clips for name in clip.side}
+    for name in sorted(names):
+        first = next(clip for clip in clips if name in clip.side)
+        like = np.asarray(first.side[name])
+        for clip in clips:
+            array = np.asarray(clip.side[name]) if name in clip.side else None
+            if array is None or (array.shape, array.dtype) != (like.shape, like.dtype):
+                got = "none" if array is None else f"{array.dtype} {array.shape}"
+                raise InvalidInputError(
+                    f"side data {name!r} do not fit into one batch: {like.dtype} {like.shape} for "
+                    f"sample {first.planned.sample.key!r}, {got} for "
+                    f"{clip.planned.sample.key!r}; make the recipe give equal shapes, or use "
+                    "batch_size=1",
+                    side=name,
+                )
+        stacked[name] = np.stack([clip.side[name] for clip in clips])
+    return stacked

@@ -1,0 +1,184 @@
+"""A data set seen as clips: by number, by key, or as batches."""
+
+from __future__ import annotations
+
+import threading
+
+from dstream.clock import Clock, SystemClock
+from dstream.loader.batch import ArrayMaker, Clip, make_clip
+from dstream.loader.failures import OnError
+from dstream.loader.loader import Loader
+from dstream.loader.plan import Draw, Last, Order, Ranks, Shuffle
+from dstream.loader.reader import ClipReader, ReadClip
+from dstream.loader.settings import ArrayKind, ClipSettings, LoaderSettings, default_workers
+from dstream.loader.source import SampleSource
+from dstream.measure import Meter
+from dstream.media.decode import ClipDecoder
+from dstream.recipe import Recipe
+from dstream.units import KIB, MIB
+
+
+class Clips:
+    """All clips of a data set. Safe to use from many threads.
+
+    ``len()`` is the number of slots; ``clips[number]`` is the clip of one slot as epoch 0 draws
+    it, ``clips[key]`` the clip at a sample's start, :meth:`clip` one at any place, and
+    :meth:`loader` delivers batches.
+
+    Args:
+        source: the samples.
+        settings: what a clip is.
+        meter: counts everything that this object and its loaders do.
+        recipe: reads side files, where there are any.
+        array: ``torch``, ``numpy``, or None: torch where it is installed.
+        clock: measures waiting.
+    """
+
+    def __init__(
+        self,
+        source: SampleSource,
+        settings: ClipSettings,
+        meter: Meter,
+        recipe: Recipe | None = None,
+        *,
+        array: ArrayKind | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self.source = source
+        self.settings = settings
+        self.meter = meter
+        self._recipe = recipe
+        self._array = array
+        self._clock: Clock = clock or SystemClock()
+        self._reader = ClipReader(source, settings, meter, recipe)
+        self._local = threading.local()
+
+    def __len__(self) -> int:
+        return self._reader.slots.total
+
+    @property
+    def fingerprint(self) -> str:
+        """Hash of what is listed; ranks that see the same data have the same."""
+        return self.source.fingerprint
+
+    @property
+    def samples(self) -> int:
+        """Number of samples."""
+        return len(self.source)
+
+    @property
+    def too_short(self) -> int:
+        """Samples that have no slot, being shorter than one clip."""
+        return self._reader.slots.too_short
+
+    def keys(self) -> list[str]:
+        """Keys of all samples, in order."""
+        return self.source.keys()
+
+    def __getitem__(self, which: int | str) -> Clip:
+        """The clip of a slot (by number), or the one at the start of a sample (by key).
+
+        Raises:
+            IndexError: there is no such slot.
+            NotFoundError: there is no such sample.
+            InvalidInputError: the sample is too short.
+        """
+        if isinstance(which, str):
+            return self.clip(which)
+        number = which + len(self) if which < 0 else which
+        if not 0 <= number < len(self):
+            raise IndexError(f"slot {which} is outside range({len(self)})")
+        order = Order(len(self), self.settings.seed, self.settings.sampling)
+        planned = self._reader.plan(order.draw_slot(number, 0, number))
+        data = self._reader.fetch(planned)
+        return self._finish(self._reader.decode(self._decoder(), planned, data))
+
+    def clip(self, key: str, *, start_s: float = 0.0, frames: int | None = None) -> Clip:
+        """A clip at any place of a sample.
+
+        Args:
+            key: the sample.
+            start_s: seconds from its start. A clip that would cross the end starts earlier.
+            frames: how many; as many as the other clips have by default.
+
+        Raises:
+            NotFoundError: there is no such sample.
+            InvalidInputError: it is too short, or an argument is impossible.
+        """
+        sample = self.source.resolve(self.source.find(key))
+        draw = Draw(position=0, epoch=0, slot=0, drawn=0.0)
+        planned = self._reader.plan_at(sample, start_s, draw, frames)
+        data = self._reader.fetch(planned)
+        return self._finish(self._reader.decode(self._decoder(), planned, data))
+
+    def _decoder(self) -> ClipDecoder:
+        decoder: ClipDecoder | None = getattr(self._local, "decoder", None)
+        if decoder is None:
+            decoder = self._local.decoder = ClipDecoder(
+                self.settings.pixels, self.meter, clock=self._clock
+            )
+        return decoder
+
+    def _finish(self, read: ReadClip) -> Clip:
+        fps = self.settings.window.clip_fps(read.planned.sample.rate)
+        return make_clip(read, fps, ArrayMaker(self._array))
+
+    def loader(
+        self,
+        batch_size: int,
+        *,
+        rank: int = 0,
+        world_size: int = 1,
+        epochs: int | None = 1,
+        last: Last = "wrap",
+        shuffle: Shuffle = "global",
+        workers: int | None = None,
+        fetchers: int = 16,
+        prefetch: int = 2,
+        inflight_bytes: int = 256 * MIB,
+        merge_gap_bytes: int = 64 * KIB,
+        on_error: OnError = "raise",
+        max_failures: int = 100,
+        device: str | None = None,
+        array: ArrayKind | None = None,
+    ) -> Loader:
+        """Batches of clips in a seeded order, made by background threads.
+
+        Args:
+            batch_size: clips in a batch of one rank.
+            rank: which of the ranks this is.
+            world_size: how many ranks share each step.
+            epochs: how many epochs a loop lasts; None for ever.
+            last: what a step does at the end of an epoch: ``wrap`` takes from the next one,
+                ``drop`` leaves the rest out, ``short`` makes it smaller.
+            shuffle: ``global``, or None for the order of the tables.
+            workers: decoding threads; one for each CPU by default.
+            fetchers: fetching threads.
+            prefetch: batches in the making ahead of the one in use.
+            inflight_bytes: bound of compressed bytes that wait for a decoder.
+            merge_gap_bytes: ranges of one file at most this far apart are one request.
+            on_error: ``raise``, or ``skip``: a clip that fails is counted and replaced.
+            max_failures: skipped clips before the loader gives up.
+            device: ``cuda`` or ``cuda:N`` copies batches there.
+            array: ``torch`` or ``numpy``.
+
+        Raises:
+            InvalidInputError: there is no clip, sizes differ, or an argument is impossible.
+        """
+        settings = LoaderSettings(
+            workers=default_workers() if workers is None else workers,
+            fetchers=fetchers,
+            prefetch=prefetch,
+            inflight_bytes=inflight_bytes,
+            merge_gap_bytes=merge_gap_bytes,
+            shuffle=shuffle,
+            on_error=on_error,
+            max_failures=max_failures,
+            device=device,
+            array=array or self._array,
+        )
+        reader = ClipReader(
+            self.source, self.settings, self.meter, self._recipe, settings.merge_gap_bytes
+        )
+        ranks = Ranks(batch_size, rank, world_size, last)
+        return Loader(reader, ranks, settings, epochs=epochs, clock=self._clock)

@@ -1,0 +1,332 @@
+"""A generation's tables as a source of samples.
+
+The plan needs a few columns of every row; they are read once, when the data set is opened. The
+packet tables lie in groups, one object a shard or a few thousand files: a group is fetched whole
+when the first of its videos is needed, then kept.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dstream.errors import CorruptDataError, InvalidInputError
+from dstream.format.index import VideoIndex, VideoTrack
+from dstream.format.index_codec import decode_index_entry
+from dstream.format.manifest import Manifest, Part, TableRef
+from dstream.format.schema import REPOSITORY
+from dstream.format.tables import read_samples_flat, read_table
+from dstream.loader.index_size import index_bytes
+from dstream.loader.plan import Window, slot_counts
+from dstream.loader.single_flight import SingleFlightCache
+from dstream.loader.source import FileLocation, KeyIndex, Sample
+from dstream.measure import Purpose
+from dstream.store.base import Store
+from dstream.units import MIB
+
+Columns = dict[str, NDArray[Any]]
+
+TABLE_CACHE_BYTES = 256 * MIB
+"""Default budget for packet tables, half of it as stored and half unpacked."""
+
+_FILE_COLUMNS = ("name", "object", "store", "offset_bytes", "size_bytes", "etag", "version", "role")
+_PICTURE_COLUMNS = (
+    "width", "height", "rotation_deg", "mirrored", "sar_num", "sar_den", "pix_fmt",
+)  # fmt: skip
+_STREAM_COLUMNS = (
+    "file", "start_pts", "end_pts", "time_base_num", "time_base_den", "rate_num", "rate_den",
+    "index_object", "index_offset_bytes", "index_size_bytes", *_PICTURE_COLUMNS,
+)  # fmt: skip
+
+
+def fetch_object(store: Store, key: str, size_bytes: int, sha256: str) -> bytes:
+    """A whole object of the repository, checked.
+
+    Raises:
+        CorruptDataError: its bytes are not those that were published.
+    """
+    data = store.get(key, purpose=Purpose.TABLE).data
+    if len(data) != size_bytes or hashlib.sha256(data).hexdigest() != sha256:
+        raise CorruptDataError(
+            f"{key} in {store.url}: {len(data)} bytes that do not match the published hash "
+            f"(expected {size_bytes} bytes); restore the object, or publish the data again",
+            key=key,
+        )
+    return data
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _PartTables:
+    """The tables of one part, and the samples chosen from it."""
+
+    part: Part
+    files: Columns
+    streams: Columns
+    key: NDArray[np.object_]
+    stream: NDArray[np.int64]
+    """Row in ``streams`` of each chosen sample."""
+    start_pts: NDArray[np.int64]
+    end_pts: NDArray[np.int64]
+    side: Columns
+    """Columns ``side`` and ``side_suffixes``; empty when the part has no side files."""
+
+    def side_files(self, row: int) -> dict[str, int]:
+        """Row in ``files`` of each side file of a sample, by suffix."""
+        if not self.side:
+            return {}
+        suffixes, files = self.side["side_suffixes"][row], self.side["side"][row]
+        return {str(suffix): int(file) for suffix, file in zip(suffixes, files, strict=True)}
+
+
+class GenerationSource:
+    """Samples of one generation.
+
+    Args:
+        name: what messages call it.
+        store: the repository.
+        manifest: of the generation.
+        open_source: opens a source store by its URL, for data left in place.
+        split: only samples of this split.
+        stream: which of a sample's streams to show; the first without.
+        table_cache_bytes: budget for packet tables.
+
+    Raises:
+        InvalidInputError: no sample is in ``split``, or has the stream.
+        CorruptDataError: tables that contradict the manifest or themselves.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        store: Store,
+        manifest: Manifest,
+        open_source: Callable[[str], Store],
+        *,
+        split: str | None = None,
+        stream: str | None = None,
+        table_cache_bytes: int = TABLE_CACHE_BYTES,
+    ) -> None:
+        self.name = name
+        self._store = store
+        self._manifest = manifest
+        self._open_source = open_source
+        self._parts = [_load_part(store, part, split, stream) for part in manifest.parts]
+        self._first = np.cumsum([0, *(len(tables.stream) for tables in self._parts)])
+        if not len(self) and (split is not None or stream is not None):
+            raise InvalidInputError(
+                f"{name} has no sample"
+                + (f" in split {split!r}" if split is not None else "")
+                + (f" with a stream {stream!r}" if stream is not None else ""),
+                split=split,
+                stream=stream,
+            )
+        self.fingerprint = _fingerprint(manifest, split, stream)
+        self._groups: SingleFlightCache[str, bytes] = SingleFlightCache(table_cache_bytes // 2, len)
+        self._indexes: SingleFlightCache[tuple[str, int], VideoIndex] = SingleFlightCache(
+            table_cache_bytes // 2, index_bytes
+        )
+        self._sources: SingleFlightCache[str, Store] = SingleFlightCache(1 << 62, lambda _: 1)
+        self._keys: SingleFlightCache[str, KeyIndex] = SingleFlightCache(1, lambda _: 1)
+
+    def __len__(self) -> int:
+        return int(self._first[-1])
+
+    @property
+    def has_side_files(self) -> bool:
+        """Some sample has side files, so a recipe is needed to read them."""
+        return any(
+            len(rows) for tables in self._parts if tables.side for rows in tables.side["side"]
+        )
+
+    def slot_counts(self, window: Window) -> NDArray[np.int64]:
+        """int64 [N] slots of each sample."""
+        counts = [np.zeros(0, dtype=np.int64)]
+        for tables in self._parts:
+            rows, streams = tables.stream, tables.streams
+            tick_s = streams["time_base_num"][rows] / streams["time_base_den"][rows]
+            with np.errstate(divide="ignore", invalid="ignore"):
+                rate = streams["rate_num"][rows] / streams["rate_den"][rows]
+            counts.append(slot_counts((tables.end_pts - tables.start_pts) * tick_s, rate, window))
+        return np.concatenate(counts)
+
+    def key(self, sample: int) -> str:
+        """A sample's key."""
+        tables, row = self._locate(sample)
+        return str(tables.key[row])
+
+    def keys(self) -> list[str]:
+        """All keys in order."""
+        return [str(key) for tables in self._parts for key in tables.key]
+
+    def find(self, key: str) -> int:
+        """The number of the sample with this key, or NotFoundError."""
+        return self._keys.get("", lambda: KeyIndex(self.name, self.keys())).find(key)
+
+    def resolve(self, sample: int) -> Sample:
+        """A sample with its packet table; costs at most one request, for its group."""
+        tables, row = self._locate(sample)
+        stream = int(tables.stream[row])
+        return Sample(
+            key=str(tables.key[row]),
+            index=self._index(tables, stream),
+            start_pts=int(tables.start_pts[row]),
+            end_pts=int(tables.end_pts[row]),
+            video=self._location(tables, int(tables.streams["file"][stream])),
+            side={
+                suffix: self._location(tables, file)
+                for suffix, file in tables.side_files(row).items()
+            },
+        )
+
+    def known_tracks(self, slots: NDArray[np.int64]) -> list[tuple[str, VideoTrack]]:
+        """One sample key and its track for every kind of picture among samples with slots."""
+        found: dict[tuple[Any, ...], str] = {}
+        for number, tables in enumerate(self._parts):
+            chosen = np.flatnonzero(slots[self._first[number] : self._first[number + 1]])
+            streams, position = np.unique(tables.stream[chosen], return_index=True)
+            pictures = zip(
+                *(tables.streams[name][streams] for name in _PICTURE_COLUMNS), strict=True
+            )
+            for picture, row in zip(pictures, chosen[position], strict=True):
+                found.setdefault(tuple(picture), str(tables.key[row]))
+        return [(key, _picture_track(picture)) for picture, key in found.items()]
+
+    def _locate(self, sample: int) -> tuple[_PartTables, int]:
+        if not 0 <= sample < len(self):
+            raise IndexError(f"sample {sample} is outside range({len(self)})")
+        number = int(np.searchsorted(self._first, sample, side="right")) - 1
+        return self._parts[number], sample - int(self._first[number])
+
+    def _index(self, tables: _PartTables, stream: int) -> VideoIndex:
+        group = str(tables.streams["index_object"][stream])
+        start = int(tables.streams["index_offset_bytes"][stream])
+        stop = start + int(tables.streams["index_size_bytes"][stream])
+
+        def load() -> VideoIndex:
+            data = self._groups.get(
+                group, lambda: self._store.get(group, purpose=Purpose.TABLE).data
+            )
+            if not 0 <= start < stop <= len(data):
+                raise CorruptDataError(
+                    f"{group} in {self._store.url}: {len(data)} bytes, but a table promises an "
+                    f"entry at [{start}, {stop})",
+                    key=group,
+                )
+            return decode_index_entry(data[start:stop])
+
+        return self._indexes.get((group, start), load)
+
+    def _location(self, tables: _PartTables, file: int) -> FileLocation:
+        files = tables.files
+        if not 0 <= file < len(files["name"]):
+            raise CorruptDataError(f"{self.name}: a table names file {file}, which is not there")
+        in_repository = int(files["store"][file]) == REPOSITORY
+        version = files["version"][file]
+        return FileLocation(
+            name=str(files["name"][file]),
+            store=self._store if in_repository else self._source_store(tables.part),
+            key=str(files["object"][file]),
+            offset_bytes=int(files["offset_bytes"][file]),
+            size_bytes=int(files["size_bytes"][file]),
+            # A shard is written once, under a name of its own; the source's ETag is not its.
+            etag=None if in_repository else str(files["etag"][file]),
+            version=None if in_repository or version is None else str(version),
+        )
+
+    def _source_store(self, part: Part) -> Store:
+        url = self._manifest.sources[part.source]
+        return self._sources.get(url, lambda: self._open_source(url))
+
+
+def _load_part(store: Store, part: Part, split: str | None, stream: str | None) -> _PartTables:
+    def checked(ref: TableRef) -> bytes:
+        return fetch_object(store, ref.key, ref.size_bytes, ref.sha256)
+
+    files = read_table(checked(part.files), _FILE_COLUMNS)
+    streams = read_table(checked(part.streams), _STREAM_COLUMNS)
+    data = checked(part.samples)
+    spans = _first_streams(data) if stream is None else _named_streams(data, stream)
+    for ref, column in (
+        (part.files, files["name"]),
+        (part.streams, streams["file"]),
+        (part.samples, spans["key"]),
+    ):
+        if len(column) != ref.rows:
+            raise CorruptDataError(f"{ref.key}: {len(column)} rows, its manifest says {ref.rows}")
+    chosen = spans["stream"] >= 0
+    if split is not None:
+        chosen &= spans["split"] == split
+    side: Columns = {}
+    if np.any(files["role"] == "side"):
+        side = {k: v[chosen] for k, v in read_table(data, ("side", "side_suffixes")).items()}
+    rows = spans["stream"][chosen]
+    if len(rows) and int(rows.max()) >= part.streams.rows:
+        raise CorruptDataError(f"{part.samples.key}: a sample names a stream that is not there")
+    return _PartTables(
+        part,
+        files,
+        streams,
+        spans["key"][chosen],
+        rows,
+        spans["start_pts"][chosen],
+        spans["end_pts"][chosen],
+        side,
+    )
+
+
+def _first_streams(data: bytes) -> Columns:
+    """Key, split and first stream of every sample."""
+    flat = read_samples_flat(data)
+    return {
+        "key": flat.key,
+        "split": flat.split,
+        "stream": flat.stream.astype(np.int64),
+        "start_pts": flat.start_pts,
+        "end_pts": flat.end_pts,
+    }
+
+
+def _named_streams(data: bytes, stream: str) -> Columns:
+    """The same for the stream called ``stream``; -1 where a sample has none."""
+    table = read_table(data, ("key", "split", "streams", "names", "start_pts", "end_pts"))
+    places = [list(names).index(stream) if stream in names else -1 for names in table["names"]]
+    found = {"key": table["key"], "split": table["split"]}
+    for name, source in (("stream", "streams"), ("start_pts", "start_pts"), ("end_pts", "end_pts")):
+        values = [
+            row[place] if place >= 0 else -1
+            for row, place in zip(table[source], places, strict=True)
+        ]
+        found[name] = np.array(values, dtype=np.int64)
+    return found
+
+
+def _picture_track(picture: tuple[Any, ...]) -> VideoTrack:
+    """A track of which only the picture's form is known."""
+    width, height, rotation_deg, mirrored, sar_num, sar_den, pix_fmt = picture
+    one = Fraction(1)
+    return replace(
+        VideoTrack(
+            "", 0, "", None, b"", 0, 0, 0, False, one, "", 0, 2, 2, 2, one, 0, 0, one, None, None, 0
+        ),
+        width=int(width),
+        height=int(height),
+        rotation_deg=int(rotation_deg),
+        mirrored=bool(mirrored),
+        sar=Fraction(int(sar_num), int(sar_den) or 1) or one,
+        pix_fmt=str(pix_fmt),
+    )
+
+
+def _fingerprint(manifest: Manifest, split: str | None, stream: str | None) -> str:
+    digest = hashlib.sha256()
+    for part in manifest.parts:
+        for ref in (part.samples, part.streams, part.files):
+            digest.update(ref.sha256.encode())
+    digest.update(repr((split, stream)).encode())
+    return digest.hexdigest()

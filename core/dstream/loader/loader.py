@@ -1,0 +1,182 @@
+"""The iterator of batches."""
+
+from __future__ import annotations
+
+import weakref
+from types import TracebackType
+
+from dstream.clock import Clock, SystemClock
+from dstream.errors import InvalidInputError
+from dstream.loader.batch import ArrayMaker, Batch
+from dstream.loader.buffers import BufferPool
+from dstream.loader.failures import Failure, FailureLog
+from dstream.loader.pictures import check_all_same
+from dstream.loader.pipeline import Pipeline
+from dstream.loader.plan import Order, Ranks, count_steps, steps
+from dstream.loader.reader import ClipReader
+from dstream.loader.report import LoaderReport, RunFacts, make_report
+from dstream.loader.settings import LoaderSettings
+
+
+class Loader:
+    """Iterates over the batches of one rank.
+
+    A ``for`` loop goes on where the last one stopped: after ``epochs`` whole epochs the loop
+    ends, and the next loop delivers the epochs that follow. Leave the loop early and close the
+    loader, or use it as a context manager, to stop its threads; a loader that is dropped does
+    so by itself.
+
+    Args:
+        reader: makes clips.
+        ranks: this rank's part of every step, and the batch size.
+        settings: threads and limits.
+        epochs: how many epochs a loop lasts; None for ever.
+        clock: measures waiting.
+
+    Raises:
+        InvalidInputError: there is no clip, sizes differ, or a setting cannot be used.
+    """
+
+    def __init__(
+        self,
+        reader: ClipReader,
+        ranks: Ranks,
+        settings: LoaderSettings,
+        *,
+        epochs: int | None = 1,
+        clock: Clock | None = None,
+    ) -> None:
+        if epochs is not None and epochs < 1:
+            raise InvalidInputError(f"epochs must be at least 1, or None for ever, got {epochs}")
+        self._reader, self._ranks, self._settings = reader, ranks, settings
+        self._order = _order(reader, settings)
+        if ranks.batch_size > 1 and settings.shuffle is not None:
+            counts = reader.source.slot_counts(reader.settings.window)
+            check_all_same(reader.source.known_tracks(counts), reader.settings.pixels)
+        self._epochs = epochs
+        self._clock = clock or SystemClock()
+        self._meter = reader.meter
+        self._failures = FailureLog(settings.on_error, settings.max_failures, self._meter)
+        self._arrays = ArrayMaker(settings.array, settings.device)
+        # One batch more than are in the making: the one that the consumer works on.
+        self._pool = BufferPool(settings.prefetch + 2, self._arrays.allocate)
+        self._position = 0
+        self._stop_position = self._end_of_run()
+        next(steps(0, self._stop_position, self._order.total, ranks), None)
+        self._exhausted = False
+        self._start = self._meter.snapshot()
+        self._began_s: float | None = None
+        self._last_s = 0.0
+        self._first_batch_s = 0.0
+        self._pipeline: Pipeline | None = None
+        self._stop_pipeline: weakref.finalize[..., Loader] | None = None
+
+    @property
+    def position(self) -> int:
+        """How far the global order has been delivered: the same number on every rank."""
+        return self._position
+
+    @property
+    def failures(self) -> tuple[Failure, ...]:
+        """The clips that were skipped, the first thousand of them."""
+        return self._failures.failures
+
+    def __len__(self) -> int:
+        """Batches of a whole loop from the start of an epoch.
+
+        Raises:
+            TypeError: ``epochs=None`` never ends.
+        """
+        if self._epochs is None:
+            raise TypeError("a loader with epochs=None has no length")
+        return count_steps(0, self._epochs * self._order.total, self._order.total, self._ranks)
+
+    def __iter__(self) -> Loader:
+        if self._exhausted:
+            self._exhausted = False
+            self._stop_position = self._end_of_run()
+        return self
+
+    def __next__(self) -> Batch:
+        if self._exhausted:
+            raise StopIteration
+        began_s = self._clock.monotonic_s()
+        try:
+            got = self._running().next()
+        except BaseException:
+            self.close()
+            raise
+        if got is None:
+            self._exhausted = True
+            self.close()
+            raise StopIteration
+        batch, step = got
+        self._position = step.next_position
+        self._last_s = self._clock.monotonic_s()
+        if self._began_s is None:
+            self._began_s = began_s
+            self._first_batch_s = self._last_s - began_s
+        self._meter.add("batches.delivered", 1)
+        self._meter.add("clips.delivered", len(batch))
+        self._meter.add("bytes.delivered", int(batch.video.nbytes))
+        return batch
+
+    def report(self) -> LoaderReport:
+        """What was done and what it cost since this loader was made."""
+        wall_s = 0.0 if self._began_s is None else self._last_s - self._began_s
+        settings = self._settings
+        facts = RunFacts(
+            wall_s, self._first_batch_s, settings.fetchers, settings.workers, settings.prefetch
+        )
+        return make_report(self._meter.snapshot().minus(self._start), facts)
+
+    def close(self) -> None:
+        """Stop the threads and give up what they were making. The next loop starts them again."""
+        if self._stop_pipeline is not None:
+            self._stop_pipeline()
+        self._pipeline = self._stop_pipeline = None
+
+    def __enter__(self) -> Loader:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _end_of_run(self) -> int | None:
+        if self._epochs is None:
+            return None
+        total = self._order.total
+        return (self._position // total + self._epochs) * total
+
+    def _running(self) -> Pipeline:
+        if self._pipeline is None:
+            self._pipeline = Pipeline(
+                self._reader,
+                self._order,
+                steps(self._position, self._stop_position, self._order.total, self._ranks),
+                self._settings,
+                self._failures,
+                self._arrays,
+                self._pool,
+                self._clock,
+            )
+            # Also when the loader is dropped, and before the interpreter ends.
+            self._stop_pipeline = weakref.finalize(self, self._pipeline.close)
+        return self._pipeline
+
+
+def _order(reader: ClipReader, settings: LoaderSettings) -> Order:
+    window, slots = reader.settings.window, reader.slots
+    if slots.total == 0:
+        wanted = f"stride={window.stride}" if window.fps is None else f"fps={window.fps:g}"
+        raise InvalidInputError(
+            f"{reader.source.name}: none of its {len(reader.source)} samples is long enough for a "
+            f"clip of {window.frames} frames with {wanted}",
+            samples=len(reader.source),
+        )
+    return Order(slots.total, reader.settings.seed, reader.settings.sampling, settings.shuffle)

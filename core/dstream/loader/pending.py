@@ -1,0 +1,92 @@
+"""One batch in the making: rows arrive in any order, from any thread."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dstream.loader.batch import ArrayMaker, Batch, make_batch
+from dstream.loader.buffers import BufferPool
+from dstream.loader.pictures import Picture, check_same, picture_of
+from dstream.loader.plan import Step
+from dstream.loader.reader import ReadClip
+from dstream.loader.settings import ClipSettings
+from dstream.loader.source import Sample
+
+
+class PendingBatch:
+    """Collects the clips of one step.
+
+    Args:
+        step: positions of the clips.
+        settings: what a clip is.
+        pool: gives the batch's memory when the first size is known.
+    """
+
+    def __init__(self, step: Step, settings: ClipSettings, pool: BufferPool) -> None:
+        self.step = step
+        self._settings = settings
+        self._pool = pool
+        self._lock = threading.Lock()
+        self._picture: tuple[Picture, str] | None = None
+        self._video: NDArray[np.generic] | None = None
+        self._clips: list[ReadClip | None] = [None] * (step.stop - step.start)
+        self._errors: dict[int, BaseException] = {}
+        self._left = len(self._clips)
+
+    def expect(self, sample: Sample) -> None:
+        """Check that a sample's pictures fit into the batch, before anything of it is fetched.
+
+        Raises:
+            InvalidInputError: they do not; the message names the option that helps.
+        """
+        picture = picture_of(sample.index.track, self._settings.pixels)
+        with self._lock:
+            if self._picture is None:
+                self._picture = picture, sample.key
+            check_same(*self._picture, picture, sample.key)
+
+    def out(self, row: int) -> NDArray[np.generic]:
+        """The memory of one clip: [T, C, H, W]."""
+        with self._lock:
+            if self._picture is None:
+                raise RuntimeError("out() before expect()")
+            if self._video is None:
+                picture = self._picture[0]
+                shape = (len(self._clips), self._settings.window.frames, *picture.shape)
+                self._video = self._pool.take(shape, picture.dtype)
+            clip: NDArray[np.generic] = self._video[row]
+            return clip
+
+    def put(self, row: int, clip: ReadClip) -> None:
+        """A clip is decoded into :meth:`out`."""
+        self._clips[row] = clip
+
+    def settle(self, row: int, error: BaseException | None) -> None:
+        """A row is done, or failed for good."""
+        with self._lock:
+            self._left -= 1
+            if error is not None:
+                self._errors[row] = error
+
+    @property
+    def is_settled(self) -> bool:
+        """Every row is done or failed."""
+        return self._left == 0
+
+    def deliver(self, arrays: ArrayMaker) -> Batch:
+        """The batch, once it is settled.
+
+        Raises:
+            Whatever the first failed row raised.
+        """
+        if self._errors:
+            raise self._errors[min(self._errors)]
+        clips = [clip for clip in self._clips if clip is not None]
+        if self._video is None or len(clips) != len(self._clips):
+            raise RuntimeError("deliver() before all rows were settled")
+        window = self._settings.window
+        fps = [window.clip_fps(clip.planned.sample.rate) for clip in clips]
+        return make_batch(self._video, clips, fps, arrays)

@@ -1,0 +1,171 @@
+"""A bare listing as a source of samples: every video is indexed just before its first clip."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dstream.errors import InvalidInputError, MediaError, NotFoundError, SourceChangedError
+from dstream.format.index import VideoIndex, VideoTrack
+from dstream.loader.index_size import index_bytes
+from dstream.loader.plan import Window
+from dstream.loader.single_flight import SingleFlightCache
+from dstream.loader.source import FileLocation, KeyIndex, Sample
+from dstream.measure import Meter, Purpose
+from dstream.media.index import index_video
+from dstream.media.reader import StoreReader
+from dstream.store.base import ObjectInfo, Store, check_key
+from dstream.units import MIB
+
+VIDEO_SUFFIXES = frozenset(
+    ".mp4 .m4v .mov .qt .3gp .3g2 .f4v .mkv .webm .flv .avi .divx .ts .m2ts .mts .mpg .mpeg .vob"
+    " .m2p .ps".split()
+)
+"""Names that a bare listing takes for video. Ingest also looks at the content."""
+
+INDEX_CACHE_BYTES = 256 * MIB
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Listing:
+    """The videos of a source at one moment."""
+
+    videos: tuple[ObjectInfo, ...]
+    """In byte order of their keys."""
+    passed_over: int
+    """Objects that are no video by their name, hidden, empty, or whose name cannot be read by."""
+
+    @property
+    def sha256(self) -> str:
+        """Hash of all keys, sizes and ETags: ranks that list other objects have another."""
+        digest = hashlib.sha256()
+        for video in self.videos:
+            digest.update(repr((video.key, video.size_bytes, video.etag, video.version)).encode())
+        return digest.hexdigest()
+
+
+def list_videos(store: Store, suffixes: Iterable[str] = VIDEO_SUFFIXES) -> Listing:
+    """List a source once.
+
+    Args:
+        store: the source.
+        suffixes: endings of names that are videos, in any case.
+
+    Raises:
+        NotFoundError: nothing in it is a video by its name.
+    """
+    wanted = frozenset(suffix.lower() for suffix in suffixes)
+    objects = list(store.list(purpose=Purpose.LISTING))
+    videos = sorted(_videos(objects, wanted), key=lambda info: info.key.encode())
+    if not videos:
+        raise NotFoundError(
+            f"{store.url} has no video: of {len(objects)} objects none is non-empty and ends in "
+            f"{', '.join(sorted(wanted))}",
+            store=store.url,
+            objects=len(objects),
+        )
+    return Listing(tuple(videos), len(objects) - len(videos))
+
+
+def _videos(objects: Iterable[ObjectInfo], suffixes: frozenset[str]) -> Iterator[ObjectInfo]:
+    for info in objects:
+        hidden = any(part.startswith(".") for part in info.key.split("/"))
+        if info.size_bytes > 0 and not hidden:
+            if PurePosixPath(info.key).suffix.lower() in suffixes and _is_key(info.key):
+                yield info
+
+
+def _is_key(key: str) -> bool:
+    try:
+        check_key(key)
+    except InvalidInputError:
+        return False
+    return True
+
+
+class RawSource:
+    """Whole videos of a listing, each one sample with ``clips_per_file`` slots.
+
+    Args:
+        store: the source; it is only read.
+        listing: its videos.
+        clips_per_file: slots of each file, placed evenly once it is indexed.
+        meter: counts files that had to be read from end to end.
+        max_index_bytes: refuse a file whose index would cost more than this.
+        index_cache_bytes: budget for indexes in memory; one that fell out is read again.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        listing: Listing,
+        meter: Meter,
+        *,
+        clips_per_file: int = 1,
+        max_index_bytes: int | None = None,
+        index_cache_bytes: int = INDEX_CACHE_BYTES,
+    ) -> None:
+        if clips_per_file < 1:
+            raise InvalidInputError(f"clips_per_file must be at least 1, got {clips_per_file}")
+        self.name = store.url
+        self.fingerprint = listing.sha256
+        self.listing = listing
+        self._store = store
+        self._meter = meter
+        self._clips_per_file = clips_per_file
+        self._max_index_bytes = max_index_bytes
+        # What is no video stays none, and a replaced file stays replaced: no second look.
+        self._indexes: SingleFlightCache[int, VideoIndex] = SingleFlightCache(
+            index_cache_bytes,
+            index_bytes,
+            remember=(MediaError, SourceChangedError, NotFoundError),
+        )
+        self._keys: SingleFlightCache[str, KeyIndex] = SingleFlightCache(1, lambda _: 1)
+
+    def __len__(self) -> int:
+        return len(self.listing.videos)
+
+    def slot_counts(self, window: Window) -> NDArray[np.int64]:
+        """int64 [N]: the same for every file, since nothing is known of any."""
+        return np.full(len(self), self._clips_per_file, dtype=np.int64)
+
+    def key(self, sample: int) -> str:
+        """The object's key."""
+        return self.listing.videos[sample].key
+
+    def keys(self) -> list[str]:
+        """All keys in order."""
+        return [video.key for video in self.listing.videos]
+
+    def find(self, key: str) -> int:
+        """The number of the sample with this key, or NotFoundError."""
+        return self._keys.get("", lambda: KeyIndex(self.name, self.keys())).find(key)
+
+    def known_tracks(self, slots: NDArray[np.int64]) -> list[tuple[str, VideoTrack]]:
+        """Nothing is known before the files are read."""
+        return []
+
+    def resolve(self, sample: int) -> Sample:
+        """A video with its index, which is read now unless it is at hand."""
+        info = self.listing.videos[sample]
+        index = self._indexes.get(sample, lambda: self._read_index(info))
+        return Sample(
+            key=info.key,
+            index=index,
+            start_pts=index.track.start_pts,
+            end_pts=index.track.end_pts,
+            video=FileLocation(
+                info.key, self._store, info.key, 0, info.size_bytes, info.etag, info.version
+            ),
+        )
+
+    def _read_index(self, info: ObjectInfo) -> VideoIndex:
+        reader = StoreReader(self._store, info, Purpose.INDEX, info.version)
+        index = index_video(reader, max_index_bytes=self._max_index_bytes)[0]
+        self._meter.event("index", "full-pass" if index.cost.full_pass else "by-ranges")
+        return index

@@ -1,0 +1,244 @@
+"""The way of one clip: place it, plan its reads, fetch its bytes, decode its frames."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dstream.errors import CorruptDataError, InvalidInputError, MediaError, MediaReason
+from dstream.format.index import VideoIndex
+from dstream.loader.failures import ClipTooShortError
+from dstream.loader.order import fraction
+from dstream.loader.plan import SLACK, Draw, SlotTable, start_in_sample
+from dstream.loader.settings import ClipSettings
+from dstream.loader.single_flight import SingleFlightCache
+from dstream.loader.source import FileLocation, Sample, SampleSource
+from dstream.measure import Meter, Purpose
+from dstream.media.clip import ClipPlan, ClipRequest, Extent, NeedMoreData, coalesce, plan_clip
+from dstream.media.decode import ClipDecoder, DecodedClip
+from dstream.recipe import ClipFacts, Recipe
+from dstream.units import MIB
+
+SideArrays = Mapping[str, NDArray[np.generic]]
+
+_CROP = 4
+"""First word of the hashes that place random crops."""
+
+_MAX_WIDENINGS = 8
+_SIDE_CACHE_BYTES = 64 * MIB
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PlannedClip:
+    """One clip of one sample, its place fixed and its reads known."""
+
+    sample: Sample
+    plan: ClipPlan
+    draw: Draw
+    start_s: float
+    """Seconds from the sample's start."""
+    crop_at: tuple[float, float]
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of its GOPs."""
+        return sum(extent.size_bytes for extent in self.plan.extents)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ReadClip:
+    """A decoded clip and what rides along."""
+
+    planned: PlannedClip
+    decoded: DecodedClip
+    side: SideArrays
+
+
+class ClipReader:
+    """Turns slots into clips, step by step. Thread-safe; decoders are the callers'.
+
+    Args:
+        source: the samples.
+        settings: what a clip is.
+        meter: gets the byte and frame counters.
+        recipe: reads side files; None when there are none.
+        merge_gap_bytes: ranges at most this far apart are fetched as one.
+    """
+
+    def __init__(
+        self,
+        source: SampleSource,
+        settings: ClipSettings,
+        meter: Meter,
+        recipe: Recipe | None = None,
+        merge_gap_bytes: int = 0,
+    ) -> None:
+        self.source = source
+        self.settings = settings
+        self.meter = meter
+        self.slots = SlotTable(source.slot_counts(settings.window))
+        self._recipe = recipe
+        self._merge_gap_bytes = merge_gap_bytes
+        self._side: SingleFlightCache[tuple[str, str, int], bytes] = SingleFlightCache(
+            _SIDE_CACHE_BYTES, len
+        )
+
+    def sample_key(self, draw: Draw) -> str:
+        """Key of the sample that a draw falls into."""
+        return self.source.key(self.slots.locate(draw.slot)[0])
+
+    def plan(self, draw: Draw) -> PlannedClip:
+        """Place a drawn clip in its sample and plan its reads.
+
+        Raises:
+            ClipTooShortError: the sample has too few frames.
+            MediaError, SourceChangedError, NotFoundError: see :meth:`SampleSource.resolve`.
+        """
+        number, slot, slots = self.slots.locate(draw.slot)
+        sample = self.source.resolve(number)
+        window_s = self.settings.window.seconds(sample.rate or 1.0)
+        if sample.duration_s < window_s * (1 - SLACK):
+            raise ClipTooShortError(
+                f"sample {sample.key!r} lasts {sample.duration_s:.3f} s, a clip {window_s:.3f} s",
+                sample_key=sample.key,
+            )
+        start_s = start_in_sample(sample.duration_s, window_s, slot, slots, draw.drawn)
+        if self.settings.sampling == "keyframe":
+            start_s = keyframe_start(sample, start_s)
+        try:
+            return self.plan_at(sample, start_s, draw)
+        except InvalidInputError as error:
+            raise ClipTooShortError(
+                f"sample {sample.key!r} gives no clip at {start_s:.3f} s: {error}",
+                sample_key=sample.key,
+                start_s=start_s,
+            ) from error
+
+    def plan_at(
+        self, sample: Sample, start_s: float, draw: Draw, frames: int | None = None
+    ) -> PlannedClip:
+        """Plan a clip at a given place of a sample.
+
+        Raises:
+            InvalidInputError: the clip does not fit into the sample.
+        """
+        window = self.settings.window
+        request = ClipRequest(
+            start_s=start_s,
+            frames=frames or window.frames,
+            stride=window.stride,
+            fps=window.fps,
+            start_pts=sample.start_pts,
+            end_pts=sample.end_pts,
+        )
+        plan = plan_clip(sample.index, request)
+        words = (self.settings.seed, draw.epoch, draw.slot)
+        crop_at = fraction(_CROP, 0, *words), fraction(_CROP, 1, *words)
+        return PlannedClip(sample, plan, draw, start_s, crop_at)
+
+    def fetch(self, planned: PlannedClip) -> list[bytes]:
+        """The bytes of the plan's extents, in their order."""
+        return self._fetch(planned.sample.video, planned.plan.extents)
+
+    def _fetch(self, video: FileLocation, extents: Sequence[Extent]) -> list[bytes]:
+        pieces: dict[int, bytes] = {}
+        for start, stop in coalesce(extents, self._merge_gap_bytes):
+            data = video.read(start, stop, Purpose.DATA)
+            for extent in extents:
+                low = extent.offset_bytes - start
+                if 0 <= low <= len(data) - extent.size_bytes:
+                    # Slicing the whole of a bytes object copies nothing.
+                    pieces[extent.gop] = data[low : low + extent.size_bytes]
+        return [pieces[extent.gop] for extent in extents]
+
+    def decode(
+        self,
+        decoder: ClipDecoder,
+        planned: PlannedClip,
+        data: Sequence[bytes],
+        out: NDArray[np.generic] | None = None,
+    ) -> ReadClip:
+        """The clip's frames, written into ``out`` where it is given, and its side arrays.
+
+        Reads on when the decoder needs a neighbouring GOP, and once more when bytes with a
+        checksum arrived damaged.
+
+        Raises:
+            CorruptDataError: the stored bytes are damaged.
+            MediaError: the frames cannot be decoded.
+            ClipTooShortError: only the packets told that the sample has too few frames.
+        """
+        sample, plan = planned.sample, planned.plan
+        held = dict(zip((extent.gop for extent in plan.extents), data, strict=True))
+        read_again = False
+        for _ in range(_MAX_WIDENINGS):
+            try:
+                pieces = [held[extent.gop] for extent in plan.extents]
+                decoded = decoder.decode(sample.index, plan, pieces, out, crop_at=planned.crop_at)
+            except NeedMoreData as need:
+                plan = need.plan
+                missing = [extent for extent in plan.extents if extent.gop not in held]
+                pieces = self._fetch(sample.video, missing)
+                held |= dict(zip((extent.gop for extent in missing), pieces, strict=True))
+            except CorruptDataError:
+                if read_again or all(extent.checksum is None for extent in plan.extents):
+                    raise
+                read_again = True
+                self.meter.event("refetch", "checksum")
+                pieces = self._fetch(sample.video, plan.extents)
+                held |= dict(zip((extent.gop for extent in plan.extents), pieces, strict=True))
+            else:
+                self._count(plan)
+                return ReadClip(planned, decoded, self._side_arrays(sample, decoded))
+        raise MediaError(
+            f"sample {sample.key!r}: after {_MAX_WIDENINGS} reads the frames at "
+            f"{planned.start_s:.3f} s are still undecided; index the file with its packets",
+            reason=MediaReason.UNDECODABLE,
+            sample_key=sample.key,
+        )
+
+    def _count(self, plan: ClipPlan) -> None:
+        gop_bytes = sum(extent.size_bytes for extent in plan.extents)
+        self.meter.add("clips.decoded", 1)
+        self.meter.add("bytes.gops", gop_bytes)
+        self.meter.add("bytes.needed", plan.payload_bytes if plan.payload_bytes >= 0 else gop_bytes)
+
+    def _side_arrays(self, sample: Sample, decoded: DecodedClip) -> SideArrays:
+        if not sample.side or self._recipe is None:
+            return {}
+        side = {suffix: self._side_bytes(file) for suffix, file in sample.side.items()}
+        facts = ClipFacts(sample.key, decoded.pts_s, decoded.frame_index)
+        arrays = self._recipe.side_data(facts, side)
+        for name, array in arrays.items():
+            if len(array) != len(decoded.pts):
+                raise MediaError(
+                    f"recipe {self._recipe.name!r} gave {len(array)} rows of {name!r} for a clip "
+                    f"of {len(decoded.pts)} frames of sample {sample.key!r}",
+                    reason=MediaReason.BAD_SIDE_FILE,
+                    sample_key=sample.key,
+                )
+        return arrays
+
+    def _side_bytes(self, file: FileLocation) -> bytes:
+        return self._side.get(
+            (file.store.url, file.key, file.offset_bytes),
+            lambda: file.read(0, file.size_bytes, Purpose.SIDE) if file.size_bytes else b"",
+        )
+
+
+def keyframe_start(sample: Sample, start_s: float) -> float:
+    """Where the keyframe at or before ``start_s`` lies in the sample, in seconds from its start.
+
+    ``start_s`` itself where the sample has no keyframe that early.
+    """
+    index: VideoIndex = sample.index
+    tick_s = index.track.time_base
+    start_pts = sample.start_pts + round(start_s / float(tick_s))
+    keys = index.gops.key_pts
+    earlier = keys[(keys >= sample.start_pts) & (keys <= start_pts)]
+    if not len(earlier):
+        return start_s
+    return float((int(earlier.max()) - sample.start_pts) * tick_s)

@@ -1,0 +1,219 @@
+"""What a loader did and what it cost, in the vocabulary of the counters."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from dstream.measure import Purpose, Snapshot
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoaderReport:
+    """Counts since the loader was made. Ratios are 0 where nothing was counted yet."""
+
+    clips: int
+    """Clips delivered to the consumer."""
+    batches: int
+    wall_seconds: float
+    """From the first request for a batch to the last one's delivery."""
+    clips_per_second: float
+    """``clips / wall_seconds``."""
+    first_batch_seconds: float
+    """How long the consumer waited for its first batch."""
+
+    wait_seconds: float
+    """Time the consumer was blocked on the loader. Near ``wall_seconds`` means starvation."""
+    wait_share: float
+    """``wait_seconds / wall_seconds``: 0 the loader keeps up, 1 the consumer only waits."""
+    bottleneck: str
+    """One sentence: which stage sets the pace."""
+
+    frames_delivered: int
+    """Frames in decoded clips, those in batches not yet taken included."""
+    frames_decoded: int
+    """Frames that the decoders put out, pre-roll included."""
+    frames_skipped: int
+    """Pre-roll packets that gave no frame: nothing referenced them."""
+    decode_amplification: float
+    """``frames_decoded / frames_delivered``; 1 is ideal, long GOPs raise it."""
+    decode_frames_per_second: float
+    """Frames decoded per second of one decoding thread, conversion included."""
+
+    data_requests: int
+    """Requests for media bytes, failed ones included."""
+    data_requests_per_clip: float
+    """Per decoded clip; 1 is ideal without a cache."""
+    bytes_requested: int
+    """Media bytes asked for."""
+    bytes_received: int
+    """Media bytes that arrived."""
+    bytes_needed: int
+    """Bytes of the packets that the decoded clips needed."""
+    bytes_of_gops: int
+    """Bytes of the groups of pictures that hold them."""
+    byte_amplification: float
+    """``bytes_received / bytes_needed``; interleaved audio and the rest of the last GOP
+    raise it."""
+    bytes_delivered: int
+    """Bytes of the delivered frames in memory."""
+    bytes_unverified: int
+    """Media bytes that had no checksum to be held against."""
+
+    side_requests: int
+    """Requests for side files, and their bytes."""
+    side_bytes: int
+    table_requests: int
+    """Requests for manifests, tables and packet tables, and their bytes; each once, then kept."""
+    table_bytes: int
+    index_requests: int
+    """Requests that indexed videos of a bare listing, and their bytes."""
+    index_bytes: int
+    index_full_passes: int
+    """Videos of a bare listing that had to be read from end to end to be indexed."""
+    listing_requests: int
+    """Pages of listings."""
+
+    retries: Mapping[str, int]
+    """Requests tried again, by reason."""
+    throttles: int
+    """Requests that the store asked to slow down."""
+    fallbacks: Mapping[str, int]
+    """Slower or wider ways taken, by reason."""
+    skips: Mapping[str, int]
+    """Clips replaced by others, by reason."""
+    refetches: Mapping[str, int]
+    """Bytes read once more, by reason."""
+
+    fetch_busy_seconds: float
+    """Time spent placing and fetching clips, summed over the fetching threads."""
+    fetch_busy_share: float
+    """Its share of what those threads could have done in the wall time."""
+    fetch_blocked_seconds: float
+    """Time fetching threads waited for room in the byte budget."""
+    decode_busy_seconds: float
+    """Time spent decoding and converting, summed over the decoding threads."""
+    decode_busy_share: float
+    """Its share of what those threads could have done in the wall time."""
+    queue_occupancy: float
+    """Average share of the prefetched batches that were ready when the consumer came."""
+
+    def as_json(self) -> dict[str, object]:
+        """A plain document, for ``--json``."""
+        document: dict[str, object] = {}
+        for spec in dataclasses.fields(self):
+            value = getattr(self, spec.name)
+            if isinstance(value, Mapping):
+                value = dict(value)
+            document[spec.name] = round(value, 6) if isinstance(value, float) else value
+        return document
+
+
+@dataclass(frozen=True, slots=True)
+class RunFacts:
+    """What a report needs besides counters."""
+
+    wall_seconds: float
+    first_batch_seconds: float
+    fetchers: int
+    workers: int
+    prefetch: int
+
+
+def make_report(counts: Snapshot, facts: RunFacts) -> LoaderReport:
+    """The report of what happened in ``counts``."""
+    sums = counts.sums
+
+    def whole(name: str) -> int:
+        return int(sums.get(name, 0))
+
+    data, side, table, index, listing = (
+        counts.total(purpose=purpose)
+        for purpose in (
+            Purpose.DATA, Purpose.SIDE, Purpose.TABLE, Purpose.INDEX, Purpose.LISTING,
+        )
+    )  # fmt: skip
+    wall_s = facts.wall_seconds
+    wait_s = min(sums.get("seconds.wait", 0.0), wall_s)
+    fetch_s = sums.get("seconds.fetch_stage", 0.0)
+    decode_s = sums.get("seconds.decode_stage", 0.0)
+    codec_s = sums.get("seconds.decode", 0.0) + sums.get("seconds.convert", 0.0)
+    shares = {
+        "fetch": min(1.0, _ratio(fetch_s, wall_s * facts.fetchers)),
+        "decode": min(1.0, _ratio(decode_s, wall_s * facts.workers)),
+    }
+    wait_share = _ratio(wait_s, wall_s)
+    return LoaderReport(
+        clips=whole("clips.delivered"),
+        batches=whole("batches.delivered"),
+        wall_seconds=wall_s,
+        clips_per_second=_ratio(sums.get("clips.delivered", 0), wall_s),
+        first_batch_seconds=facts.first_batch_seconds,
+        wait_seconds=wait_s,
+        wait_share=wait_share,
+        bottleneck=_bottleneck(wait_share, shares, facts, bool(sums.get("clips.delivered"))),
+        frames_delivered=whole("frames.delivered"),
+        frames_decoded=whole("frames.decoded"),
+        frames_skipped=whole("frames.skipped"),
+        decode_amplification=_ratio(sums.get("frames.decoded", 0), sums.get("frames.delivered", 0)),
+        decode_frames_per_second=_ratio(sums.get("frames.decoded", 0), codec_s),
+        data_requests=data.count,
+        data_requests_per_clip=_ratio(data.count, sums.get("clips.decoded", 0)),
+        bytes_requested=data.bytes_requested,
+        bytes_received=data.bytes_received,
+        bytes_needed=whole("bytes.needed"),
+        bytes_of_gops=whole("bytes.gops"),
+        byte_amplification=_ratio(data.bytes_received, sums.get("bytes.needed", 0)),
+        bytes_delivered=whole("bytes.delivered"),
+        bytes_unverified=whole("bytes.unverified"),
+        side_requests=side.count,
+        side_bytes=side.bytes_received,
+        table_requests=table.count,
+        table_bytes=table.bytes_received,
+        index_requests=index.count,
+        index_bytes=index.bytes_received,
+        index_full_passes=counts.event("index").get("full-pass", 0),
+        listing_requests=listing.count,
+        retries=counts.event("retry"),
+        throttles=sum(counts.event("throttle").values()),
+        fallbacks=counts.event("fallback"),
+        skips=counts.event("skip"),
+        refetches=counts.event("refetch"),
+        fetch_busy_seconds=fetch_s,
+        fetch_busy_share=shares["fetch"],
+        fetch_blocked_seconds=sums.get("seconds.fetch_blocked", 0.0),
+        decode_busy_seconds=decode_s,
+        decode_busy_share=shares["decode"],
+        queue_occupancy=_ratio(
+            sums.get("queue.ready", 0), sums.get("queue.looks", 0) * facts.prefetch
+        ),
+    )
+
+
+def _ratio(part: float, whole: float) -> float:
+    return part / whole if whole > 0 else 0.0
+
+
+_KEEPS_UP = 0.05
+"""Below this share of waiting the loader is not what holds the consumer up."""
+
+
+def _bottleneck(
+    wait_share: float, shares: Mapping[str, float], facts: RunFacts, delivered: bool
+) -> str:
+    if not delivered:
+        return "Nothing was delivered yet."
+    if wait_share < _KEEPS_UP:
+        return f"The consumer sets the pace: it waited for the loader {wait_share:.0%} of the time."
+    waited = f"the consumer waited {wait_share:.0%} of the time"
+    fetch, decode = shares["fetch"], shares["decode"]
+    if decode >= fetch:
+        return (
+            f"Decoding sets the pace: its {facts.workers} threads were busy {decode:.0%} of the "
+            f"time, fetching {fetch:.0%}; {waited}."
+        )
+    return (
+        f"Fetching sets the pace: its {facts.fetchers} threads were busy {fetch:.0%} of the time, "
+        f"decoding {decode:.0%}; {waited}."
+    )

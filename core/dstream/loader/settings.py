@@ -1,0 +1,62 @@
+"""What a user can set: which clips, and how they are delivered."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from typing import Literal
+
+from dstream.errors import InvalidInputError
+from dstream.loader.failures import OnError
+from dstream.loader.plan import Sampling, Shuffle, Window
+from dstream.media.pixels import PixelSettings
+from dstream.units import KIB, MIB
+
+ArrayKind = Literal["torch", "numpy"]
+
+
+@dataclass(frozen=True, slots=True)
+class ClipSettings:
+    """What a clip is."""
+
+    window: Window
+    sampling: Sampling = "uniform"
+    seed: int = 0
+    pixels: PixelSettings = field(default_factory=PixelSettings)
+
+
+def default_workers() -> int:
+    """Decoding threads: one for each CPU that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoaderSettings:
+    """How clips are delivered."""
+
+    workers: int = field(default_factory=default_workers)
+    """Decoding threads."""
+    fetchers: int = 16
+    """Fetching threads, each with one request at a time."""
+    prefetch: int = 2
+    """Batches in the making ahead of the one in use."""
+    inflight_bytes: int = 256 * MIB
+    """Compressed bytes that are fetched and not yet decoded."""
+    merge_gap_bytes: int = 64 * KIB
+    """Ranges of one file at most this far apart are one request; the gap is wasted."""
+    shuffle: Shuffle = "global"
+    on_error: OnError = "raise"
+    max_failures: int = 100
+    device: str | None = None
+    """None or ``cpu``: memory of this process. ``cuda`` or ``cuda:N``: copied there."""
+    array: ArrayKind | None = None
+    """None: torch tensors where torch is installed, else numpy arrays."""
+
+    def __post_init__(self) -> None:
+        for name in ("workers", "fetchers", "prefetch", "inflight_bytes"):
+            if getattr(self, name) < 1:
+                raise InvalidInputError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if self.merge_gap_bytes < 0:
+            raise InvalidInputError(f"merge_gap_bytes is negative: {self.merge_gap_bytes}")
+        if self.array not in (None, "torch", "numpy"):
+            raise InvalidInputError(f"array must be 'torch' or 'numpy', got {self.array!r}")
