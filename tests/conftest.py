@@ -1,0 +1,85 @@
+"""Services and files that many tests share.
+
+``DSTREAM_RGW_ENDPOINT`` names a Ceph RGW that runs already, ``DSTREAM_MEDIA`` a folder of real
+videos; ``DSTREAM_REQUIRE=rgw,media`` makes their absence a failure instead of a skip.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from s3_services import (
+    ACCESS_KEY,
+    REGION,
+    REPOSITORY,
+    SECRET_KEY,
+    S3Place,
+    absent,
+    moto_server,
+    own_bucket,
+    rgw_server,
+)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def aws_environment() -> Iterator[None]:
+    """Credentials of the test servers, and nothing of the developer's own configuration."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in list(os.environ):
+            if name.startswith(("AWS_", "DSTREAM_S3_")):
+                patch.delenv(name)
+        patch.setenv("AWS_ACCESS_KEY_ID", ACCESS_KEY)
+        patch.setenv("AWS_SECRET_ACCESS_KEY", SECRET_KEY)
+        patch.setenv("AWS_REGION", REGION)
+        patch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+        patch.setenv("AWS_CONFIG_FILE", os.devnull)
+        patch.setenv("AWS_SHARED_CREDENTIALS_FILE", os.devnull)
+        yield
+
+
+@pytest.fixture(scope="session")
+def moto_url() -> Iterator[str]:
+    """Endpoint of a mock S3 server."""
+    with moto_server() as endpoint_url:
+        yield endpoint_url
+
+
+@pytest.fixture(scope="session")
+def rgw() -> Iterator[str]:
+    """Endpoint of a real S3 server; see ``DSTREAM_RGW_ENDPOINT`` above."""
+    with rgw_server(Path(tempfile.mkdtemp(prefix="dstream-rgw-"))) as endpoint_url:
+        yield endpoint_url
+
+
+@pytest.fixture(scope="session")
+def rgw_endpoint(rgw: str) -> str:
+    """The same as ``rgw``."""
+    return rgw
+
+
+@pytest.fixture
+def moto_bucket(moto_url: str) -> Iterator[S3Place]:
+    """A bucket of the test's own on the mock server."""
+    with own_bucket(moto_url) as place:
+        yield place
+
+
+@pytest.fixture
+def rgw_bucket(rgw: str) -> Iterator[S3Place]:
+    """A bucket of the test's own on the real server."""
+    with own_bucket(rgw) as place:
+        yield place
+
+
+@pytest.fixture(scope="session")
+def media_dir() -> Path:
+    """A folder of real videos: ``DSTREAM_MEDIA``, or ``../shared/media`` beside the repository."""
+    named = os.environ.get("DSTREAM_MEDIA")
+    folder = Path(named) if named else REPOSITORY.parent / "shared" / "media"
+    if not folder.is_dir():
+        absent("media", f"there is no folder {folder}")
+    return folder

@@ -1,0 +1,160 @@
+"""S3 servers for tests: moto in a process of its own, and a real Ceph RGW."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import boto3
+import pytest
+from botocore.config import Config
+
+from dstream.store.opening import StoreOptions
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+ACCESS_KEY = "dstream"
+SECRET_KEY = "dstream-secret"
+REGION = "us-east-1"
+
+
+@dataclass(frozen=True)
+class S3Place:
+    """A bucket of its own on a server. Credentials are in the environment."""
+
+    endpoint_url: str
+    bucket: str
+
+    @property
+    def url(self) -> str:
+        return f"s3://{self.bucket}"
+
+    @property
+    def options(self) -> StoreOptions:
+        return StoreOptions(endpoint_url=self.endpoint_url, region=REGION)
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """For child processes, beside the credentials."""
+        return {"AWS_ENDPOINT_URL": self.endpoint_url}
+
+
+def required(service: str) -> bool:
+    """Whether the absence of a service is a failure: ``DSTREAM_REQUIRE=rgw,media``."""
+    return service in os.environ.get("DSTREAM_REQUIRE", "").replace(",", " ").split()
+
+
+def absent(service: str, why: str) -> None:
+    """Skip, or fail where the service is required."""
+    if required(service):
+        pytest.fail(f"{service} is required by DSTREAM_REQUIRE and absent: {why}")
+    pytest.skip(why)
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+def plain_client(endpoint_url: str) -> Any:
+    """A client that goes around the store under test."""
+    return boto3.client(
+        "s3",
+        endpoint_url=endpoint_url,
+        aws_access_key_id=ACCESS_KEY,
+        aws_secret_access_key=SECRET_KEY,
+        region_name=REGION,
+        config=Config(
+            s3={"addressing_style": "path"},
+            request_checksum_calculation="when_required",
+            response_checksum_validation="when_required",
+        ),
+    )
+
+
+@contextmanager
+def own_bucket(endpoint_url: str) -> Iterator[S3Place]:
+    """A new bucket, emptied at the end: the servers keep their objects in memory."""
+    client = plain_client(endpoint_url)
+    bucket = f"t-{uuid.uuid4().hex[:20]}"
+    client.create_bucket(Bucket=bucket)
+    try:
+        yield S3Place(endpoint_url, bucket)
+    finally:
+        for page in client.get_paginator("list_object_versions").paginate(Bucket=bucket):
+            for entry in (*page.get("Versions", ()), *page.get("DeleteMarkers", ())):
+                client.delete_object(
+                    Bucket=bucket, Key=entry["Key"], VersionId=entry.get("VersionId", "null")
+                )
+        client.close()
+
+
+@contextmanager
+def moto_server() -> Iterator[str]:
+    """The endpoint of a moto server in a process of its own."""
+    port = free_port()
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("COV_")}
+    server = subprocess.Popen(
+        [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env=environment,
+    )
+    try:
+        _wait_for(port, server)
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        server.terminate()
+        server.wait(timeout=30)
+
+
+def _wait_for(port: int, server: subprocess.Popen[bytes]) -> None:
+    for _ in range(300):
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)) == 0:
+                return
+        if server.poll() is not None:
+            break
+        time.sleep(0.1)
+    pytest.fail(f"moto server did not start (exit code {server.poll()})")
+
+
+@contextmanager
+def rgw_server(folder: Path) -> Iterator[str]:
+    """The endpoint of a Ceph RGW: the one that runs already, or one started here."""
+    running = os.environ.get("DSTREAM_RGW_ENDPOINT")
+    if running:
+        yield running
+        return
+    if shutil.which("radosgw") is None:
+        absent("rgw", "radosgw is not installed")
+    try:
+        yield _start_rgw(folder)
+    finally:
+        subprocess.run([REPOSITORY / "scripts" / "rgw-down", folder], check=False)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _start_rgw(folder: Path) -> str:
+    said = ""
+    for _ in range(3):  # a port that was free may be taken a moment later
+        started = subprocess.run(
+            [REPOSITORY / "scripts" / "rgw-up", folder, str(free_port()), str(free_port())],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if started.returncode == 0:
+            return started.stdout.split()[-1]
+        said = started.stderr[-2000:]
+    pytest.fail(f"scripts/rgw-up failed: {said}")
