@@ -260,9 +260,19 @@ class Committer:
             return Slot.UNREADABLE, None
         if data is None:
             return Slot.ABSENT, None
-        if data == draft.data or peek_txn_id(data, slot) == draft.root.txn_id:
+        if data == draft.data:
             return Slot.MINE, data
-        return Slot.OTHER, data
+        if peek_txn_id(data, slot) != draft.root.txn_id:
+            return Slot.OTHER, data
+        # Either collection has cleared our root since, or somebody else writes in our name.
+        if isinstance(self._log.decode(data, slot), Tombstone):
+            return Slot.MINE, data
+        raise CorruptDataError(
+            f"log number {slot} carries the same transaction id {draft.root.txn_id} but other "
+            "content: two writers share one source of identifiers",
+            txn_id=draft.root.txn_id,
+            slot=slot,
+        )
 
     def _rival(self, draft: Draft, data: bytes) -> Head:
         slot = draft.root.seq

@@ -8,6 +8,7 @@ from dstream.errors import AlreadyExistsError, DstreamError, NotFoundError, Outc
 from dstream.format.repository import FORMAT_KEY, check_format, encode_format
 from dstream.measure import Purpose
 from dstream.store.base import Store
+from dstream.store.probe import probe_conditional_put
 
 CREATED_BY = "dstream"
 
@@ -22,8 +23,6 @@ def create_repository(store: Store, log: LogReader, committer: Committer) -> boo
         FormatVersionError: a newer dstream began one here.
         OutcomeUnknownError: the store kept failing; create again.
     """
-    from dstream.store.probe import probe_conditional_put
-
     if log.newest_seq() is not None:
         return False
     probe_conditional_put(store)
