@@ -127,6 +127,12 @@ class LogReader:
 
     def newest_seq(self) -> int | None:
         """The highest number in the log by listing it; None where there is no log."""
+        try:
+            return self._listed_newest()
+        except NotFoundError:  # not even the folder is there, on a local disk
+            return None
+
+    def _listed_newest(self) -> int | None:
         if self._store.capabilities.ordered_list:
             for info in self._store.list(LOG_PREFIX, limit=1, purpose=Purpose.LOG):
                 seq = log_seq(info.key)
