@@ -9,6 +9,7 @@ import typer
 from dstream_cli.options import Debug, Json, Quiet, S3Args, common, epilog
 
 NAME = "init"
+SUMMARY = "Make an empty repository."
 EPILOG = epilog(
     "dstream init ./repo",
     "dstream init s3://lab/repo",

@@ -12,6 +12,7 @@ from dstream_cli.plain import timestamp
 from dstream_cli.render import Table
 
 NAME = "log"
+SUMMARY = "List the commits of a repository."
 EPILOG = epilog(
     "dstream log",
     "dstream log --limit 5 --json",
@@ -22,7 +23,7 @@ EPILOG = epilog(
 def run(
     context: typer.Context,
     limit: Annotated[
-        int, typer.Option("--limit", "-n", min=0, help="Most commits to show; 0: all.")
+        int, typer.Option("--limit", "-n", metavar="N", min=0, help="Most commits to show; 0: all.")
     ] = 20,
     repo: Repo = "",
     json: Json = False,

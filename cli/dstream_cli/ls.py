@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from dstream.format.manifest import Totals
 
 NAME = "ls"
+SUMMARY = "List what a repository holds."
 EPILOG = epilog(
     "dstream ls",
     "dstream ls --repo s3://lab/repo --json",

@@ -54,7 +54,7 @@ def _root(
 
 
 for verb in (init, ingest, ls, show, log, bench, recipes):
-    app.command(verb.NAME, epilog=verb.EPILOG)(verb.run)
+    app.command(verb.NAME, short_help=verb.SUMMARY, epilog=verb.EPILOG)(verb.run)
 
 
 def run(arguments: Sequence[str], out: Output) -> int:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from dstream.errors import InvalidInputError
 from dstream_cli.render import Output
 
 if TYPE_CHECKING:
@@ -84,9 +86,9 @@ class Common:
         return Catalog.open(self.open_store(self.repo_url(), meter), meter=meter)
 
     def repo_url(self) -> str:
-        """The repository's URL. Raises ``typer.BadParameter`` where none was given."""
+        """The repository's URL. Raises ``InvalidInputError`` where none was given."""
         if not self.repo:
-            raise typer.BadParameter("no repository: give --repo URL, or set DSTREAM_REPO")
+            raise InvalidInputError("no repository: give --repo URL, or set DSTREAM_REPO")
         return self.repo
 
 
@@ -109,6 +111,22 @@ def named_values(pairs: Sequence[str], option: str) -> dict[str, str]:
     for pair in pairs:
         name, equals, value = pair.partition("=")
         if not equals or not name.strip():
-            raise typer.BadParameter(f"{option} takes NAME=VALUE, got {name!r} without a value")
+            raise InvalidInputError(f"{option} takes NAME=VALUE, got {name!r} without a value")
         values[name.strip()] = value
     return values
+
+
+def is_path(target: str, repo: str) -> bool:
+    """Whether ``target`` is a path or URL rather than the name of an artifact.
+
+    A URL is, and what begins like a path. Another word is a path when something lies there and
+    it looks like one: it has a ``/``, or it is a file with a suffix. Without a repository
+    nothing has a name, so whatever looks like a path or exists is one.
+    """
+    if "://" in target or target.startswith(("/", "./", "../", "~")) or target in (".", ".."):
+        return True
+    path = Path(target)
+    looks_like_one = "/" in target or path.suffix != ""
+    if not repo:
+        return looks_like_one or path.exists()
+    return path.exists() and looks_like_one and ("/" in target or path.is_file())

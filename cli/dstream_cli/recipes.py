@@ -10,6 +10,7 @@ from dstream_cli.options import Debug, Json, Quiet, common, epilog
 from dstream_cli.render import Facts, Part, Table
 
 NAME = "recipes"
+SUMMARY = "List the kinds of data that ingest knows."
 EPILOG = epilog(
     "dstream recipes",
     "dstream recipes gameplay",

@@ -7,7 +7,9 @@ Verbs hand over values: :class:`Facts`, :class:`Table`, plain sentences, and the
 from __future__ import annotations
 
 import json
+import shutil
 import sys
+import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TextIO
@@ -79,17 +81,23 @@ class Output:
         self.stderr.flush()
 
     def _show(self, part: Part, *, first: bool) -> None:
-        if isinstance(part, str):
-            print(part if first else f"\n{part}", file=self.stdout)
-            return
         if not first:
             print(file=self.stdout)
+        if isinstance(part, str):
+            for line in part.splitlines():
+                print(textwrap.fill(printable(line), self._width()), file=self.stdout)
+            return
         if part.title:
             print(printable(part.title), file=self.stdout)
         if isinstance(part, Facts):
             self._grid(["", ""], part.pairs, header=False)
         else:
             self._grid(part.titles, part.rows, header=True)
+
+    def _width(self) -> int:
+        if not self.stdout.isatty():
+            return WIDTH
+        return max(40, shutil.get_terminal_size((WIDTH, 24)).columns)
 
     def _grid(
         self, titles: Sequence[str], rows: Sequence[Sequence[object]], *, header: bool
@@ -98,8 +106,7 @@ class Output:
         from rich.table import Table as Grid
         from rich.text import Text
 
-        width = None if self.stdout.isatty() else WIDTH
-        console = Console(file=self.stdout, width=width, highlight=False, soft_wrap=False)
+        console = Console(file=self.stdout, width=self._width(), highlight=False)
         grid = Grid(
             box=None, show_header=header, header_style="bold", pad_edge=False, padding=(0, 2, 0, 0)
         )

@@ -7,9 +7,10 @@ from typing import Annotated
 
 import typer
 
-from dstream_cli.options import Common, Debug, Json, Quiet, Repo, S3Args, common, epilog
+from dstream_cli.options import Common, Debug, Json, Quiet, Repo, S3Args, common, epilog, is_path
 
 NAME = "show"
+SUMMARY = "Show a dataset, a sample or a raw video."
 EPILOG = epilog(
     "dstream show gameplay",
     "dstream show gameplay@v3 --json",
@@ -45,15 +46,10 @@ def run(
     call = common(context, repo=repo, quiet=quiet, s3_arg=s3_arg)
     if key:
         _sample(call, target, key)
-    elif is_file(target):
+    elif is_path(target, repo):
         _raw_file(call, target)
     else:
         _generation(call, target)
-
-
-def is_file(target: str) -> bool:
-    """Whether ``target`` is the path or URL of a file rather than an artifact's name."""
-    return "://" in target or target.startswith(("/", "./", "../", "~")) or Path(target).is_file()
 
 
 def _generation(call: Common, reference: str) -> None:

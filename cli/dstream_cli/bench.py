@@ -1,0 +1,213 @@
+"""``dstream bench``: run the loader and say what it cost and what holds it up."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from dstream.errors import InvalidInputError
+from dstream_cli.options import Common, Debug, Json, Quiet, Repo, S3Args, common, epilog, is_path
+from dstream_cli.progress import ProgressLine
+from dstream_cli.render import Facts, Part
+
+if TYPE_CHECKING:
+    from dstream.loader import Clips, Loader, LoaderReport
+
+NAME = "bench"
+SUMMARY = "Stream clips and report rate, cost and bottleneck."
+EPILOG = epilog(
+    "dstream bench gameplay --frames 16 --fps 8 --seconds 30",
+    "dstream bench gameplay@v3 --clips 500 --batch-size 16 --resize 256 --json",
+    "dstream bench s3://raw/videos --frames 16 --stride 2 --clips 100",
+    codes=(0, 1, 2, 3, 10, 12),
+)
+_DEFAULT_SECONDS = 20.0
+
+Sampling = Literal["uniform", "grid", "keyframe"]
+
+
+def run(
+    context: typer.Context,
+    target: Annotated[
+        str,
+        typer.Argument(
+            metavar="NAME[@REF] | SOURCE",
+            help="A dataset's generation, or a folder or bucket of raw videos.",
+        ),
+    ],
+    clips: Annotated[
+        int,
+        typer.Option(metavar="N", min=0, show_default=False, help="Stop after this many clips."),
+    ] = 0,
+    seconds: Annotated[
+        float,
+        typer.Option(
+            metavar="S", min=0, show_default=False, help="Stop after this long; 20 without --clips."
+        ),
+    ] = 0,
+    frames: Annotated[int, typer.Option(metavar="N", min=1, help="Frames a clip.")] = 16,
+    stride: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=1, help="Take every N-th frame; 1 without --fps."),
+    ] = None,
+    fps: Annotated[
+        float | None, typer.Option(metavar="RATE", help="Take frames by time instead.")
+    ] = None,
+    batch_size: Annotated[int, typer.Option(metavar="N", min=1, help="Clips a batch.")] = 8,
+    workers: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Decoding threads; one for each CPU.")
+    ] = None,
+    resize: Annotated[
+        str, typer.Option(metavar="SIZE", help="Shorter side as 256, or HEIGHTxWIDTH.")
+    ] = "",
+    sampling: Annotated[Sampling, typer.Option(help="Where clips start.")] = "uniform",
+    shuffle: Annotated[bool, typer.Option(help="In a random order, or as listed.")] = True,
+    seed: Annotated[int, typer.Option(metavar="N", help="Seed of order and starts.")] = 0,
+    split: Annotated[
+        str | None, typer.Option(metavar="SPLIT", help="Only samples of this split.")
+    ] = None,
+    recipe: Annotated[
+        str, typer.Option(metavar="FILE", help="The recipe's file, if it is not installed.")
+    ] = "",
+    repo: Repo = "",
+    json: Json = False,
+    quiet: Quiet = False,
+    debug: Debug = False,
+    s3_arg: S3Args = None,
+) -> int:
+    """Stream clips as training would, and report the rate, the cost and the bottleneck.
+
+    Clips repeat when the data is smaller than what is asked for.
+    """
+    call = common(context, repo=repo, quiet=quiet, s3_arg=s3_arg)
+    if stride is not None and fps is not None:
+        raise InvalidInputError("give --stride or --fps, not both")
+    source = _open(
+        call,
+        target,
+        frames=frames,
+        stride=None if fps is not None else stride or 1,
+        fps=fps,
+        sampling=sampling,
+        seed=seed,
+        resize=parse_size(resize),
+        split=split,
+        recipe=recipe,
+    )
+    settings: dict[str, Any] = {} if workers is None else {"workers": workers}
+    with source.loader(
+        batch_size, epochs=None, shuffle="global" if shuffle else None, **settings
+    ) as loader:
+        _drain(call, loader, clips, seconds if seconds or clips else _DEFAULT_SECONDS)
+        report = loader.report()
+    document = {"target": target, "report": report.as_json()}
+    call.out.result(document, report_parts(report))
+    return 3 if report.skips else 0
+
+
+def _open(call: Common, target: str, *, split: str | None, recipe: str, **clip: Any) -> Clips:
+    import dstream
+
+    options = call.store_options()
+    if not is_path(target, call.repo):
+        if recipe:
+            clip["recipe"] = recipe
+        return dstream.open(call.repo_url(), options=options).clips(target, split=split, **clip)
+    if split is not None or recipe:
+        raise InvalidInputError("--split and --recipe need a dataset: raw videos have neither")
+    folder = target if "://" in target else Path(target).expanduser()
+    return dstream.clips(folder, options=options, **clip)
+
+
+def _drain(call: Common, loader: Loader, clips: int, seconds: float) -> None:
+    """Take batches until there were enough clips, or the time is up."""
+    from dstream.clock import SystemClock
+
+    clock = SystemClock()
+    started_s, taken = clock.monotonic_s(), 0
+    with ProgressLine(call.out, clock, "bench") as line:
+        for batch in loader:
+            taken += len(batch)
+            line.update(
+                done=taken, total=clips or None, done_bytes=0, total_bytes=None, what="clips"
+            )
+            if clips and taken >= clips:
+                break
+            if seconds and clock.monotonic_s() - started_s >= seconds:
+                break
+
+
+def parse_size(text: str) -> int | tuple[int, int] | None:
+    """``256`` is the shorter side, ``180x320`` (height, width), empty the video's own size.
+
+    >>> parse_size("256"), parse_size("180x320"), parse_size("")
+    (256, (180, 320), None)
+    """
+    if not text:
+        return None
+    numbers = text.lower().split("x")
+    if len(numbers) > 2 or not all(number.isdecimal() and int(number) > 0 for number in numbers):
+        raise InvalidInputError(f"--resize {text}: write 256 or HEIGHTxWIDTH such as 180x320")
+    return int(numbers[0]) if len(numbers) == 1 else (int(numbers[0]), int(numbers[1]))
+
+
+def report_parts(report: LoaderReport) -> list[Part]:
+    """The report for people; each number is explained where :class:`LoaderReport` has it."""
+    from dstream.units import format_bytes, format_duration
+
+    clips = max(1, report.clips)
+    facts: list[tuple[str, object]] = [
+        (
+            "clips",
+            f"{report.clips:,} in {format_duration(report.wall_seconds)}, "
+            f"{report.clips_per_second:.3g}/s",
+        ),
+        (
+            "waiting",
+            f"{report.wait_share:.0%} of the time; first batch after "
+            f"{format_duration(report.first_batch_seconds)}",
+        ),
+        (
+            "frames",
+            f"{report.frames_delivered:,} delivered, {report.frames_decoded:,} decoded "
+            f"({report.decode_amplification:.2f}x), {report.frames_skipped:,} skipped",
+        ),
+        ("decoder", f"{report.decode_frames_per_second:,.0f} frames/s a thread"),
+        (
+            "bytes",
+            f"{format_bytes(report.bytes_received)} received for "
+            f"{format_bytes(report.bytes_needed)} needed ({report.byte_amplification:.2f}x)",
+        ),
+        (
+            "a clip",
+            f"{report.data_requests_per_clip:.2f} data requests, "
+            f"{format_bytes(report.bytes_received / clips)}",
+        ),
+        ("unverified", f"{format_bytes(report.bytes_unverified)} had no checksum"),
+    ]
+    facts += [
+        (name, f"{count:,} requests, {format_bytes(size_bytes)}")
+        for name, count, size_bytes in (
+            ("side files", report.side_requests, report.side_bytes),
+            ("tables", report.table_requests, report.table_bytes),
+            ("indexing", report.index_requests, report.index_bytes),
+        )
+        if count
+    ]
+    if report.index_full_passes:
+        facts.append(("full passes", f"{report.index_full_passes:,} videos read to index them"))
+    if report.throttles:
+        facts.append(("throttled", f"{report.throttles:,} requests"))
+    facts += [
+        (name, ", ".join(f"{count:,} {reason}" for reason, count in counts.items()))
+        for name, counts in (
+            ("retries", report.retries),
+            ("fallbacks", report.fallbacks),
+            ("skipped", report.skips),
+            ("refetched", report.refetches),
+        )
+        if counts
+    ]
+    return [Facts(facts), report.bottleneck]

@@ -1,0 +1,181 @@
+"""``dstream ingest``: make a folder or bucket of raw videos a generation of a dataset."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dstream.errors import InvalidInputError
+from dstream_cli.options import (
+    Common,
+    Debug,
+    Json,
+    Quiet,
+    Repo,
+    S3Args,
+    common,
+    epilog,
+    named_values,
+)
+
+if TYPE_CHECKING:
+    from dstream.ingest import IngestSettings, Share
+
+NAME = "ingest"
+SUMMARY = "Add raw videos to a dataset."
+EPILOG = epilog(
+    "dstream ingest ./videos --name gameplay",
+    "dstream ingest s3://raw/videos --name gameplay --in-place",
+    "dstream ingest ./runs --name runs --recipe gameplay --recipe-arg align=time",
+    "dstream ingest s3://raw/videos --name gameplay --dry-run",
+    "dstream ingest s3://raw/videos --name big --part 3/16 --into big-2026-05",
+    "dstream ingest s3://raw/videos --name big --finish big-2026-05",
+    codes=(0, 1, 2, 3, 10, 11, 12, 13),
+)
+
+
+def run(
+    context: typer.Context,
+    source: Annotated[
+        str, typer.Argument(metavar="SOURCE", help="A folder, or a bucket prefix. Never written.")
+    ],
+    name: Annotated[
+        str, typer.Option("--name", "-n", metavar="NAME", help="The dataset to add to, or to make.")
+    ],
+    in_place: Annotated[
+        bool, typer.Option("--in-place", help="Copy nothing: index the files where they lie.")
+    ] = False,
+    recipe: Annotated[
+        str,
+        typer.Option(metavar="RECIPE", help="An installed name, or a Python file of your own."),
+    ] = "video",
+    recipe_arg: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=VALUE", help="A parameter of the recipe. Repeatable."),
+    ] = None,
+    include: Annotated[
+        list[str] | None,
+        typer.Option(metavar="PATTERN", help="Only names like this: 'day7/*.mp4'. Repeatable."),
+    ] = None,
+    exclude: Annotated[
+        list[str] | None,
+        typer.Option(metavar="PATTERN", help="No names like this. Repeatable."),
+    ] = None,
+    shard_size: Annotated[
+        str, typer.Option(metavar="SIZE", help="Packed: bytes of a tar shard.")
+    ] = "256MiB",
+    workers: Annotated[
+        int, typer.Option(metavar="N", min=1, help="Files read at the same time.")
+    ] = 8,
+    checksum: Annotated[
+        bool, typer.Option("--checksum", help="In place: read all bytes, to verify later reads.")
+    ] = False,
+    max_index_bytes: Annotated[
+        str,
+        typer.Option(metavar="SIZE", help="Quarantine files whose index costs more to find."),
+    ] = "",
+    replace: Annotated[
+        bool, typer.Option("--replace", help="Hold what the source holds now, and no more.")
+    ] = False,
+    retry_quarantined: Annotated[
+        bool, typer.Option("--retry-quarantined", help="Try what an earlier run left out.")
+    ] = False,
+    dry_run: Annotated[
+        bool,
+        typer.Option("--dry-run", help="Change nothing; estimate both layouts from a sample."),
+    ] = False,
+    part: Annotated[
+        str,
+        typer.Option(metavar="I/N", help="Do share I of N and commit nothing; with --into."),
+    ] = "",
+    into: Annotated[
+        str, typer.Option(metavar="KEY", help="Names the ingest that the shares belong to.")
+    ] = "",
+    finish: Annotated[
+        str, typer.Option(metavar="KEY", help="Commit the shares that went --into KEY.")
+    ] = "",
+    message: Annotated[
+        str, typer.Option("--message", "-m", metavar="TEXT", help="Kept with the commit.")
+    ] = "",
+    repo: Repo = "",
+    json: Json = False,
+    quiet: Quiet = False,
+    debug: Debug = False,
+    s3_arg: S3Args = None,
+) -> int:
+    """Probe raw videos and commit them as one generation of a dataset.
+
+    What the dataset has already is skipped; a killed run is resumed by running it again. Files
+    that give no frames are quarantined with a reason, and the command ends with exit code 3.
+    """
+    from dstream.ingest import IngestSettings, Layout
+    from dstream.units import parse_bytes
+
+    call = common(context, repo=repo, quiet=quiet, s3_arg=s3_arg)
+    settings = IngestSettings(
+        layout=Layout.IN_PLACE if in_place else Layout.PACKED,
+        shard_bytes=parse_bytes(shard_size),
+        workers=workers,
+        checksum=checksum,
+        max_index_bytes=parse_bytes(max_index_bytes) if max_index_bytes else None,
+        include=tuple(include or ()),
+        exclude=tuple(exclude or ()),
+        share=parse_share(part),
+        session_key=into or finish or None,
+        replace=replace,
+        retry_quarantined=retry_quarantined,
+        message=message,
+    )
+    _check_shares(part, into, finish, dry_run=dry_run)
+    params = named_values(recipe_arg or (), "--recipe-arg")
+    job = Job(call, source, name, settings, recipe, params)
+    if dry_run:
+        return job.estimate()
+    return job.finish() if finish else job.run()
+
+
+def parse_share(text: str) -> Share | None:
+    """``3/16`` as a share; None for an empty text."""
+    from dstream.ingest import Share
+
+    if not text:
+        return None
+    index, slash, count = text.partition("/")
+    if not slash or not index.isdecimal() or not count.isdecimal():
+        raise InvalidInputError(f"--part {text}: write I/N, for example 3/16")
+    return Share(int(index), int(count))
+
+
+def _check_shares(part: str, into: str, finish: str, *, dry_run: bool) -> None:
+    if bool(part) != bool(into):
+        raise InvalidInputError("--part I/N and --into KEY go together")
+    if finish and part:
+        raise InvalidInputError("--finish commits what the shares did; it takes no --part")
+    if dry_run and (part or finish):
+        raise InvalidInputError("--dry-run estimates the whole source, without --part or --finish")
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One call of ``ingest``, put together."""
+
+    call: Common
+    source: str
+    name: str
+    settings: IngestSettings
+    recipe: str
+    params: dict[str, str]
+
+    def run(self) -> int:
+        """Ingest, or do one share. Returns the exit code."""
+        return 0
+
+    def finish(self) -> int:
+        """Commit what the shares did."""
+        return 0
+
+    def estimate(self) -> int:
+        """Say what it would cost."""
+        return 0
