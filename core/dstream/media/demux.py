@@ -33,9 +33,10 @@ def demux_segments(index: VideoIndex, first_gop: int, data: Sequence[Bytes]) -> 
     Raises:
         MediaError: the bytes are not what was indexed.
     """
-    from dstream.media import mp4_demux
+    from dstream.media.matroska_demux import demux_clusters
+    from dstream.media.mp4_demux import demux_fragments
 
-    demux = {"mp4": mp4_demux.demux_fragments}.get(index.track.container)
+    demux = {"mp4": demux_fragments, "matroska": demux_clusters}.get(index.track.container)
     if demux is None:
         raise MediaError(
             f"{index.track.container} is never read by segments", reason=MediaReason.DAMAGED

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dstream.errors import MediaError, MediaReason
 from dstream.format.index import VideoIndex
+from dstream.media.matroska import index_matroska
 from dstream.media.mp4 import encrypted, index_progressive
 from dstream.media.mp4_boxes import HEAD_BYTES, is_encrypted, read_layout
 from dstream.media.mp4_fragments import index_fragmented, is_fragmented
@@ -41,6 +42,8 @@ def index_video(
     head = window.get(0, HEAD_BYTES)
     if head[4:8] in _BOX_KINDS:
         found = _index_mp4(window, need_packets, max_index_bytes)
+    elif head[:4] == b"\x1a\x45\xdf\xa3":
+        found = index_matroska(window, need_packets=need_packets, max_index_bytes=max_index_bytes)
     else:
         raise MediaError(f"{reader.name!r} is no media file", reason=MediaReason.NOT_MEDIA)
     return sorted(found, key=_rank)
