@@ -30,7 +30,7 @@ from dstream.media.frames import (
 
 __all__ = [
     "ClipPlan", "ClipRequest", "Extent", "NeedMoreData", "Packets",
-    "coalesce", "feed_range", "plan_clip", "resolve_targets", "widen",
+    "coalesce", "feed_range", "need_earlier", "plan_clip", "resolve_targets", "widen",
 ]  # fmt: skip
 
 MAX_BACKED_UP = 2
@@ -187,6 +187,13 @@ def widen(index: VideoIndex, plan: ClipPlan) -> ClipPlan | None:
         return replace(wider, frame_index=plan.frame_index)
     return replace(
         _plan_gops(index, plan.request, plan.first_gop - 1, plan.stop_gop), backed_up=backed_up
+    )
+
+
+def need_earlier(wider: ClipPlan) -> NeedMoreData:
+    """The error that asks for ``wider``, a plan by :func:`widen`."""
+    return NeedMoreData(
+        "frames of the clip need the GOP before to be decoded", plan=wider, side="earlier-gop"
     )
 
 

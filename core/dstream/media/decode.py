@@ -13,8 +13,18 @@ from dstream.clock import Clock, SystemClock
 from dstream.errors import CorruptDataError, InvalidInputError, MediaError, MediaReason
 from dstream.format.index import Access, PacketFlag, VideoIndex
 from dstream.measure.counters import Meter
-from dstream.media.clip import ClipPlan, NeedMoreData, Packets, feed_range, resolve_targets, widen
+from dstream.media.clip import (
+    ClipPlan,
+    NeedMoreData,
+    Packets,
+    feed_range,
+    need_earlier,
+    resolve_targets,
+    widen,
+)
 from dstream.media.codec import CodedPacket, DecodeTally, decode_packets, open_decoder
+from dstream.media.demux import demux_segments
+from dstream.media.h264 import is_gradual
 from dstream.media.pixels import FrameConverter, PixelSettings, output_dtype, output_shape
 
 Bytes = bytes | memoryview
@@ -72,10 +82,16 @@ class ClipDecoder:
             InvalidInputError: the sample is too short for the clip, or ``out`` has a wrong shape.
         """
         self._check(plan, data)
-        packets, arrays = _packets(index, plan, data)
+        packets, arrays = packets_of(index, plan, data)
         try:
             targets = resolve_targets(index, plan, arrays)
             start, stop = feed_range(index, plan, arrays, targets)
+            if index.track.codec == "h264" and is_gradual(
+                packets[start].data, index.track.extradata
+            ):
+                wider = widen(index, plan)
+                if wider is not None:
+                    raise need_earlier(wider)
             return self._decode(index, plan, packets[start:stop], targets, out, crop_at)
         except NeedMoreData as need:
             self._meter.event("fallback", str(need.facts["side"]))
@@ -174,11 +190,7 @@ class ClipDecoder:
         """A wider plan where that may help (video without clean keyframes), else the end."""
         wider = widen(index, plan)
         if wider is not None:
-            return NeedMoreData(
-                f"{len(missing)} frames of the clip need the GOP before to be decoded",
-                plan=wider,
-                side="earlier-gop",
-            )
+            return need_earlier(wider)
         pts = min(missing)
         return MediaError(
             f"{len(missing)} of the clip's frames do not come out of the {index.track.codec} "
@@ -191,14 +203,12 @@ class ClipDecoder:
         )
 
 
-def _packets(
+def packets_of(
     index: VideoIndex, plan: ClipPlan, data: Sequence[Bytes]
 ) -> tuple[list[CodedPacket], Packets]:
     """All packets of the plan's GOPs in decode order, as data and as columns."""
     if index.access is Access.PACKETS:
         return _sliced(index, plan, data)
-    from dstream.media.demux import demux_segments
-
     found = demux_segments(index, plan.first_gop, data)
     columns = Packets(
         np.array([p.pts for p in found], np.int64),

@@ -23,6 +23,8 @@ from dstream.format.index import VideoTrack
 _RGB_DEPTHS = (9, 10, 12, 14, 16)
 _RESERVED_MATRIX = 3
 _BT601 = 5
+_SCALABLE = ("yuv", "gray", "gbr")
+_FAST_FORMATS = ("yuv420p", "yuvj420p", "yuv422p", "yuvj422p", "yuva420p", "yuva422p")
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +120,7 @@ class FrameConverter:
         self._settings = settings
         self._scale = VideoReformatter()
         self._convert = VideoReformatter()
+        self._padded = av.VideoFrame()
 
     def write(
         self,
@@ -169,12 +172,17 @@ class FrameConverter:
                     width,
                     height,
                     # Scaling before the matrix touches half the samples of 4:2:0 video.
-                    frame.format.name if _scales_in_place(frame.format) else target,
+                    frame.format.name if frame.format.name.startswith(_SCALABLE) else target,
                     interpolation=Interpolation.AREA if shrinks else Interpolation.BICUBIC,
                     src_colorspace=matrix,
                     threads=1,
                 )
-            return self._convert.reformat(frame, format=target, src_colorspace=matrix, threads=1)
+            return self._convert.reformat(
+                self._pad(frame) if target == "gbrp" else frame,
+                format=target,
+                src_colorspace=matrix,
+                threads=1,
+            )
         except (av.error.FFmpegError, OSError, ValueError) as error:
             raise MediaError(
                 f"no conversion from {frame.format.name} with colour matrix {frame.colorspace} "
@@ -184,14 +192,29 @@ class FrameConverter:
                 color_space=frame.colorspace,
             ) from error
 
+    def _pad(self, frame: av.VideoFrame) -> av.VideoFrame:
+        """The frame at a width that swscale converts whole.
 
-def _scales_in_place(video_format: av.VideoFormat) -> bool:
-    return not (video_format.has_palette or video_format.is_bit_stream or video_format.is_bayer)
+        Its fast path from 4:2:0 and 4:2:2 to planar RGB works on 16 columns at a time and leaves
+        the rest of a row unwritten (whatever the memory held before). Odd heights, which it
+        converts by another, slower way, are padded too, so that all sizes look the same.
+        """
+        name = frame.format.name
+        width, height = -frame.width % 16 + frame.width, frame.height % 2 + frame.height
+        if (width, height) == (frame.width, frame.height) or name not in _FAST_FORMATS:
+            return frame
+        padded = self._padded
+        if (padded.width, padded.height, padded.format.name) != (width, height, name):
+            padded = self._padded = av.VideoFrame(width, height, name)
+        padded.colorspace, padded.color_range = frame.colorspace, frame.color_range
+        for target, source in zip(_planes(padded), _planes(frame), strict=True):
+            np.copyto(target[: source.shape[0], : source.shape[1]], source)
+        return padded
 
 
 def _planes(frame: av.VideoFrame) -> list[NDArray[np.generic]]:
     """Views of the planes [H, W], valid while the frame lives; padding cut off."""
-    dtype = np.dtype(np.uint8 if frame.format.name in ("gbrp", "gray") else np.uint16)
+    dtype = np.dtype(np.uint16 if frame.format.name.endswith("le") else np.uint8)
     return [
         np.frombuffer(memoryview(plane), dtype).reshape(-1, plane.line_size // dtype.itemsize)[
             : plane.height, : plane.width
