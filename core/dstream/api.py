@@ -120,6 +120,7 @@ class Repo:
         settings = _settings(
             frames, stride, fps, sampling, seed, PixelSettings(resize, crop, crop_mode, pixels)
         )
+        opened = self.meter.snapshot()
         generation = self.catalog.resolve(reference)
         manifest = self.catalog.dataset(generation)
         source = GenerationSource(
@@ -132,7 +133,9 @@ class Repo:
             table_cache_bytes=table_cache_bytes,
         )
         reader = _recipe(recipe, manifest, source)
-        return Clips(source, settings, self.meter, reader, array=array, clock=self._clock)
+        return Clips(
+            source, settings, self.meter, reader, array=array, clock=self._clock, opened=opened
+        )
 
     def _open_source(self, url: str) -> Store:
         return open_store(url, options=self._options, meter=self.meter, clock=self._clock)
@@ -231,6 +234,7 @@ def clips(
         frames, stride, fps, sampling, seed, PixelSettings(resize, crop, crop_mode, pixels)
     )
     meter, clock = meter or Meter(), clock or SystemClock()
+    opened = meter.snapshot()
     store, listing = _listed(source, options, meter, clock)
     raw = RawSource(
         store,
@@ -240,7 +244,7 @@ def clips(
         max_index_bytes=max_index_bytes,
         index_cache_bytes=index_cache_bytes,
     )
-    return Clips(raw, settings, meter, array=array, clock=clock)
+    return Clips(raw, settings, meter, array=array, clock=clock, opened=opened)
 
 
 def _listed(

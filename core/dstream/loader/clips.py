@@ -12,7 +12,7 @@ from dstream.loader.plan import Draw, Last, Order, Ranks, Shuffle
 from dstream.loader.reader import ClipReader, ReadClip
 from dstream.loader.settings import ArrayKind, ClipSettings, LoaderSettings, default_workers
 from dstream.loader.source import SampleSource
-from dstream.measure import Meter
+from dstream.measure import Meter, Snapshot
 from dstream.media.decode import ClipDecoder
 from dstream.recipe import Recipe
 from dstream.units import KIB, MIB
@@ -32,6 +32,7 @@ class Clips:
         recipe: reads side files, where there are any.
         array: ``torch``, ``numpy``, or None: torch where it is installed.
         clock: measures waiting.
+        opened: the counters before the data set was opened, so that reports include it.
     """
 
     def __init__(
@@ -43,12 +44,14 @@ class Clips:
         *,
         array: ArrayKind | None = None,
         clock: Clock | None = None,
+        opened: Snapshot | None = None,
     ) -> None:
         self.source = source
         self.settings = settings
         self.meter = meter
         self._recipe = recipe
         self._array = array
+        self._opened = opened
         self._clock: Clock = clock or SystemClock()
         self._reader = ClipReader(source, settings, meter, recipe)
         self._local = threading.local()
@@ -181,4 +184,6 @@ class Clips:
             self.source, self.settings, self.meter, self._recipe, settings.merge_gap_bytes
         )
         ranks = Ranks(batch_size, rank, world_size, last)
-        return Loader(reader, ranks, settings, epochs=epochs, clock=self._clock)
+        return Loader(
+            reader, ranks, settings, epochs=epochs, clock=self._clock, opened=self._opened
+        )

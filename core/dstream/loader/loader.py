@@ -16,6 +16,7 @@ from dstream.loader.plan import Order, Ranks, count_steps, steps
 from dstream.loader.reader import ClipReader
 from dstream.loader.report import LoaderReport, RunFacts, make_report
 from dstream.loader.settings import LoaderSettings
+from dstream.measure import Snapshot
 
 
 class Loader:
@@ -32,6 +33,7 @@ class Loader:
         settings: threads and limits.
         epochs: how many epochs a loop lasts; None for ever.
         clock: measures waiting.
+        opened: the counters before the data set was opened; now by default.
 
     Raises:
         InvalidInputError: there is no clip, sizes differ, or a setting cannot be used.
@@ -45,6 +47,7 @@ class Loader:
         *,
         epochs: int | None = 1,
         clock: Clock | None = None,
+        opened: Snapshot | None = None,
     ) -> None:
         if epochs is not None and epochs < 1:
             raise InvalidInputError(f"epochs must be at least 1, or None for ever, got {epochs}")
@@ -65,6 +68,7 @@ class Loader:
         next(steps(0, self._stop_position, self._order.total, ranks), None)
         self._exhausted = False
         self._start = self._meter.snapshot()
+        self._opened = opened or self._start
         self._began_s: float | None = None
         self._last_s = 0.0
         self._first_batch_s = 0.0
@@ -128,7 +132,8 @@ class Loader:
         facts = RunFacts(
             wall_s, self._first_batch_s, settings.fetchers, settings.workers, settings.prefetch
         )
-        return make_report(self._meter.snapshot().minus(self._start), facts)
+        now = self._meter.snapshot()
+        return make_report(now.minus(self._start), now.minus(self._opened), facts)
 
     def close(self) -> None:
         """Stop the threads and give up what they were making. The next loop starts them again."""

@@ -65,7 +65,8 @@ class LoaderReport:
     """Requests for side files, and their bytes."""
     side_bytes: int
     table_requests: int
-    """Requests for manifests, tables and packet tables, and their bytes; each once, then kept."""
+    """Requests for manifests, tables and packet tables since the data set was opened, and their
+    bytes; each once, then kept."""
     table_bytes: int
     index_requests: int
     """Requests that indexed videos of a bare listing, and their bytes."""
@@ -73,7 +74,7 @@ class LoaderReport:
     index_full_passes: int
     """Videos of a bare listing that had to be read from end to end to be indexed."""
     listing_requests: int
-    """Pages of listings."""
+    """Pages of listings since the data set was opened."""
 
     retries: Mapping[str, int]
     """Requests tried again, by reason."""
@@ -121,19 +122,26 @@ class RunFacts:
     prefetch: int
 
 
-def make_report(counts: Snapshot, facts: RunFacts) -> LoaderReport:
-    """The report of what happened in ``counts``."""
+def make_report(counts: Snapshot, since_open: Snapshot, facts: RunFacts) -> LoaderReport:
+    """The report of a loader.
+
+    Args:
+        counts: what happened since the loader was made.
+        since_open: what happened since its data set was opened; tables and listings are counted
+            from there.
+        facts: times and settings.
+    """
     sums = counts.sums
 
     def whole(name: str) -> int:
         return int(sums.get(name, 0))
 
-    data, side, table, index, listing = (
-        counts.total(purpose=purpose)
-        for purpose in (
-            Purpose.DATA, Purpose.SIDE, Purpose.TABLE, Purpose.INDEX, Purpose.LISTING,
-        )
-    )  # fmt: skip
+    data, side, index = (
+        counts.total(purpose=purpose) for purpose in (Purpose.DATA, Purpose.SIDE, Purpose.INDEX)
+    )
+    table, listing = (
+        since_open.total(purpose=purpose) for purpose in (Purpose.TABLE, Purpose.LISTING)
+    )
     wall_s = facts.wall_seconds
     wait_s = min(sums.get("seconds.wait", 0.0), wall_s)
     fetch_s = sums.get("seconds.fetch_stage", 0.0)
