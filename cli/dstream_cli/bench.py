@@ -157,7 +157,8 @@ def report_parts(report: LoaderReport) -> list[Part]:
     """The report for people; each number is explained where :class:`LoaderReport` has it."""
     from dstream.units import format_bytes, format_duration
 
-    clips = max(1, report.clips)
+    # Clips in the making when the run ended were paid for as well.
+    decoded = max(1.0, report.data_requests / (report.data_requests_per_clip or 1.0))
     facts: list[tuple[str, object]] = [
         (
             "clips",
@@ -183,7 +184,7 @@ def report_parts(report: LoaderReport) -> list[Part]:
         (
             "a clip",
             f"{report.data_requests_per_clip:.2f} data requests, "
-            f"{format_bytes(report.bytes_received / clips)}",
+            f"{format_bytes(report.bytes_received / decoded)}",
         ),
         ("unverified", f"{format_bytes(report.bytes_unverified)} had no checksum"),
     ]

@@ -63,9 +63,7 @@ def run(arguments: Sequence[str], out: Output) -> int:
     out.json = "--json" in before_names
     out.debug = "--debug" in before_names
     try:
-        returned = typer.main.get_command(app).main(
-            args=list(arguments), prog_name="dstream", standalone_mode=False, obj=out
-        )
+        returned = _invoke(arguments, out)
         out.stdout.flush()
     except BrokenPipeError:
         _close_quietly(out)
@@ -80,6 +78,19 @@ def run(arguments: Sequence[str], out: Output) -> int:
         hint = "" if out.debug else "This is unexpected. Run it again with --debug for a traceback."
         return _failed(error, EXIT_FAILED, out, hint)
     return returned if isinstance(returned, int) else 0
+
+
+def _invoke(arguments: Sequence[str], out: Output) -> object:
+    """Parse and call the verb; what it returns.
+
+    Not by the command's own ``main``, which swallows interrupts and broken pipes.
+    """
+    command = typer.main.get_command(app)
+    try:
+        with command.make_context("dstream", list(arguments), obj=out) as context:
+            return command.invoke(context)
+    except typer.Exit as ended:
+        return ended.exit_code
 
 
 # Typer's base of all errors of parsing, under the name that it has in every version.
@@ -133,4 +144,6 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")  # names that the terminal cannot show
+    if "_DSTREAM_COMPLETE" in os.environ:  # a shell asks what could come next
+        typer.main.get_command(app).main(prog_name="dstream")
     sys.exit(run(sys.argv[1:], Output()))

@@ -1,0 +1,124 @@
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from cli_runner import dstream
+from dstream import errors
+from dstream_cli.options import EXIT_CODES, Common
+
+
+def raising(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr(Common, "catalog", fail)
+
+
+@pytest.mark.parametrize(
+    ("kind", "code"),
+    [
+        (errors.DstreamError, 1),
+        (errors.InvalidInputError, 2),
+        (errors.PartialError, 3),
+        (errors.NotFoundError, 10),
+        (errors.ConflictError, 11),
+        (errors.UnsafeStoreError, 12),
+        (errors.SourceChangedError, 12),
+        (errors.FormatVersionError, 12),
+        (errors.OutcomeUnknownError, 13),
+        (errors.StorageError, 1),
+        (errors.CorruptDataError, 1),
+    ],
+)
+def test_errors_have_exit_codes(
+    kind: type[errors.DstreamError], code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    raising(monkeypatch, kind("the disk is gone", key="a/b", bytes_seen=3))
+    ran = dstream("ls", "--repo", "x")
+    assert (ran.code, ran.out, ran.err) == (code, "", "dstream: the disk is gone\n")
+    assert code in EXIT_CODES
+    ran = dstream("ls", "--repo", "x", "--json")
+    assert (ran.code, ran.out) == (code, "")
+    assert json.loads(ran.err) == {
+        "error": kind.__name__,
+        "message": "the disk is gone",
+        "exit_code": code,
+        "facts": {"key": "a/b", "bytes_seen": 3},
+    }
+
+
+def test_what_nobody_expected_hints_at_debug(monkeypatch: pytest.MonkeyPatch) -> None:
+    raising(monkeypatch, KeyError("boom"))
+    ran = dstream("ls", "--repo", "x")
+    assert ran.code == 1
+    assert ran.err.startswith("dstream: KeyError: 'boom'\n")
+    assert "--debug" in ran.err
+    assert "Traceback" not in ran.err
+    ran = dstream("ls", "--repo", "x", "--debug")
+    assert ran.err.startswith("Traceback")
+    assert json.loads(dstream("ls", "--repo", "x", "--json").err)["error"] == "KeyError"
+
+
+def test_an_interrupt_is_quiet(monkeypatch: pytest.MonkeyPatch) -> None:
+    raising(monkeypatch, KeyboardInterrupt())
+    ran = dstream("ls", "--repo", "x")
+    assert (ran.code, ran.err) == (130, "dstream: interrupted\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["frobnicate"], "No such command 'frobnicate'"),
+        (["ls", "--frobnicate"], "No such option: --frobnicate"),
+        (["ls"], "no repository: give --repo URL, or set DSTREAM_REPO"),
+        (["show"], "Missing argument"),
+        (["bench", "x", "--stride", "2", "--fps", "3"], "give --stride or --fps, not both"),
+        (["bench", "x", "--resize", "big"], "--resize big: write 256 or HEIGHTxWIDTH"),
+        (["bench", "x", "--stride", "0"], "--stride"),
+        (["ls", "--repo", "x", "--s3-arg", "secret"], "--s3-arg takes NAME=VALUE"),
+        (["ingest", "x", "--name", "n", "--part", "1"], "--part 1: write I/N"),
+        (["ingest", "x", "--name", "n", "--part", "5/4", "--into", "k"], "numbered 1/N to N/N"),
+        (["ingest", "x", "--name", "n", "--part", "1/4"], "--part I/N and --into KEY go together"),
+        (["ingest", "x", "--name", "n", "--shard-size", "huge"], "not a byte size: 'huge'"),
+        (["ingest", "x", "--name", "n", "--recipe-arg", "a"], "--recipe-arg takes NAME=VALUE"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_wrong_command_lines_end_with_2(
+    arguments: list[str], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("DSTREAM_REPO", raising=False)
+    ran = dstream(*arguments)
+    assert (ran.code, ran.out) == (2, "")
+    assert message in ran.err
+    ran = dstream(*arguments, "--json")
+    assert ran.code == 2
+    assert message in json.loads(ran.err)["message"]
+
+
+def test_a_closed_pipe_is_quiet() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    with os.fdopen(writing, "w") as pipe:
+        done = subprocess.run(
+            [sys.executable, "-m", "dstream_cli", "recipes"],
+            stdout=pipe,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+    assert (done.returncode, done.stderr) == (141, "")
+
+
+def test_a_folder_that_is_no_repository_says_how_to_make_one(tmp_path: Path) -> None:
+    ran = dstream("ls", "--repo", tmp_path)
+    assert ran.code == 10
+    assert "is not a dstream repository" in ran.err
+    assert f"dstream init {tmp_path}" in ran.err
