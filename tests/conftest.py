@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from s3_services import (
     ACCESS_KEY,
     REGION,

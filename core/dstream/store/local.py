@@ -23,7 +23,7 @@ from dstream.errors import (
 )
 from dstream.measure import Meter, Purpose
 from dstream.store.base import Blob, Capabilities, ObjectInfo, Upload, check_key
-from dstream.store.local_errors import translate, translated
+from dstream.store.local_errors import source_opened, translate, translated
 from dstream.store.local_walk import TEMP_PREFIX, Skip, walk
 from dstream.store.ranges import check_prefix, check_range, stop_within
 
@@ -137,13 +137,11 @@ class LocalStore:
     def upload(self, key: str, path: Path, *, purpose: Purpose = Purpose.COPY) -> ObjectInfo:
         """Copy a local file in, by way of a temporary file as in :meth:`put`."""
         target = self._path(key)
-        with translated("read", str(path), Path()):
-            source = os.open(path, _READ_FLAGS)
-        with open(source, "rb", buffering=0) as reader:
+        with source_opened(path) as source:
 
             def copy(descriptor: int) -> None:
                 with open(descriptor, "wb", buffering=0, closefd=False) as writer:
-                    shutil.copyfileobj(reader, writer, 1024 * 1024)
+                    shutil.copyfileobj(source, writer, 1024 * 1024)
 
             with translated("write", key, self._root, writing=True):
                 with self._written(target, copy) as (temporary, status):

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import errno
+import os
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO, cast
 
 from dstream.errors import (
     DstreamError,
@@ -45,7 +48,7 @@ def translate(
     Errors that another attempt cannot mend carry ``retry=False``.
     """
     code = errno.errorcode.get(error.errno or 0, "unknown")
-    where = f"{root}/{key}" if key else str(root)
+    where = str(root / key) if key else str(root)
     if error.errno in _DENIED:
         return PermissionDeniedError(
             f"no permission to {operation} {where} ({code}); check the owner and mode of the "
@@ -74,3 +77,26 @@ def translate(
         key=key,
         code=code,
     )
+
+
+@contextmanager
+def source_opened(path: Path) -> Iterator[BinaryIO]:
+    """A local file to upload, opened for reading.
+
+    Raises:
+        InvalidInputError: there is no such regular file.
+        PermissionDeniedError: it must not be read.
+    """
+    try:
+        # Non-blocking, so that a named pipe cannot hang the upload.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        found = translate(error, "read", str(path), Path(), writing=True)
+        if isinstance(found, PermissionDeniedError):
+            raise found from error
+        raise InvalidInputError(f"cannot read {path}: {error.strerror}", path=str(path)) from error
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise InvalidInputError(f"{path} is not a regular file", path=str(path))
+    with open(descriptor, "rb", buffering=0) as reader:
+        yield cast(BinaryIO, reader)

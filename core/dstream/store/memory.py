@@ -14,6 +14,7 @@ from dstream.errors import AlreadyExistsError, NotFoundError, SourceChangedError
 from dstream.forks import renew_after_fork
 from dstream.measure import Purpose
 from dstream.store.base import Blob, Capabilities, ObjectInfo, Upload, check_key
+from dstream.store.local_errors import source_opened
 from dstream.store.ranges import check_prefix, check_range, stop_within
 
 
@@ -136,7 +137,8 @@ class MemoryStore:
 
     def upload(self, key: str, path: Path, *, purpose: Purpose = Purpose.COPY) -> ObjectInfo:
         """Write one object from a local file."""
-        return self.put(key, path.read_bytes(), purpose=purpose)
+        with source_opened(path) as source:
+            return self.put(key, source.read(), purpose=purpose)
 
     def list(
         self,

@@ -6,6 +6,7 @@ counts it. Conditional writes go by a client of their own with a short timeout.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +23,7 @@ from dstream.errors import (
 )
 from dstream.measure import Purpose
 from dstream.store.base import Blob, Capabilities, ObjectInfo, Upload, check_key
+from dstream.store.local_errors import source_opened
 from dstream.store.metered import attempt
 from dstream.store.ranges import check_prefix, check_range, stop_within
 from dstream.store.s3_base import S3Base
@@ -150,19 +152,17 @@ class S3Store(S3Base):
         object's size is not the file's afterwards.
         """
         target = self._target("PutObject", key)
+        with source_opened(path) as source:
+            size_bytes = os.fstat(source.fileno()).st_size
         with translated(target):
             clients, _ = self._ready()
-            try:
-                size_bytes = path.stat().st_size
-                upload_file(
-                    clients,
-                    target,
-                    path,
-                    self._options,
-                    lambda verb, sent, call: self._part(verb, purpose, target, sent, call),
-                )
-            except OSError as error:
-                raise InvalidInputError(f"cannot read {path}: {error}", path=str(path)) from error
+            upload_file(
+                clients,
+                target,
+                path,
+                self._options,
+                lambda verb, sent, call: self._part(verb, purpose, target, sent, call),
+            )
         info = self.head(key, purpose=purpose)
         if info.size_bytes != size_bytes:
             raise StorageError(
