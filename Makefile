@@ -5,6 +5,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 PYTHON ?= python3
+PIP_QUIET := --quiet --quiet --disable-pip-version-check
 VENV := .venv
 BIN := $(VENV)/bin
 SRC ?=
@@ -38,11 +39,13 @@ SOURCES := pyproject.toml $(shell find core cli recipes -name '*.py')
 
 # A development install serves the demo as well, and follows the sources by itself.
 $(VENV)/.installed: $(SOURCES) | $(BIN)/python
-	test -e $(VENV)/.dev || $(BIN)/pip install --quiet --disable-pip-version-check .
+	@echo 'installing dstream into $(VENV)'
+	test -e $(VENV)/.dev || $(BIN)/pip install $(PIP_QUIET) .
 	touch $@
 
 # `--group` needs pip 25.1.
 $(VENV)/.dev: pyproject.toml | $(BIN)/python
-	$(BIN)/pip install --quiet --disable-pip-version-check --upgrade 'pip>=25.1'
-	$(BIN)/pip install --quiet --disable-pip-version-check --editable . --group dev --group torch-test
+	@echo 'installing dstream and what its tests need into $(VENV)'
+	$(BIN)/pip install $(PIP_QUIET) --upgrade 'pip>=25.1'
+	$(BIN)/pip install $(PIP_QUIET) --editable . --group dev --group torch-test
 	touch $@ $(VENV)/.installed
