@@ -52,7 +52,7 @@ def decode_all(data: bytes, folder: Path) -> tuple[NDArray[np.uint8], NDArray[np
     path = folder / f"{hashlib.sha256(data).hexdigest()[:12]}.bin"
     path.write_bytes(data)
     with av.open(str(path)) as container:
-        shown = list(container.decode(video=0))
+        shown: list[Any] = list(container.decode(video=0))
     frames = [frame.to_ndarray(format="rgb24").transpose(2, 0, 1) for frame in shown]
     times = [Fraction(frame.pts) * frame.time_base for frame in shown]
     return np.stack(frames), np.array([float(t - times[0]) for t in times])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from functools import cached_property
 
 from dstream.clock import Clock, SystemClock
 from dstream.loader.batch import ArrayMaker, Clip, make_clip
@@ -124,7 +125,12 @@ class Clips:
 
     def _finish(self, read: ReadClip) -> Clip:
         fps = self.settings.window.clip_fps(read.planned.sample.rate)
-        return make_clip(read, fps, ArrayMaker(self._array))
+        return make_clip(read, fps, self._arrays)
+
+    @cached_property
+    def _arrays(self) -> ArrayMaker:
+        # Late, since it imports torch.
+        return ArrayMaker(self._array)
 
     def loader(
         self,

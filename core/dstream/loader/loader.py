@@ -138,7 +138,9 @@ class Loader:
     def close(self) -> None:
         """Stop the threads and give up what they were making. The next loop starts them again."""
         if self._stop_pipeline is not None:
-            self._stop_pipeline()
+            self._stop_pipeline.detach()
+        if self._pipeline is not None:
+            self._pipeline.close()
         self._pipeline = self._stop_pipeline = None
 
     def __enter__(self) -> Loader:
@@ -170,8 +172,9 @@ class Loader:
                 self._pool,
                 self._clock,
             )
-            # Also when the loader is dropped, and before the interpreter ends.
-            self._stop_pipeline = weakref.finalize(self, self._pipeline.close)
+            # The threads know the pipeline, not the loader: one that is dropped ends them.
+            self._stop_pipeline = weakref.finalize(self, self._pipeline.stop)
+            self._stop_pipeline.atexit = False
         return self._pipeline
 
 

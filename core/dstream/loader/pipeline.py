@@ -6,8 +6,10 @@ waits for is always the first to get on. At most ``prefetch`` batches are in the
 
 from __future__ import annotations
 
+import atexit
 import heapq
 import threading
+import weakref
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -44,6 +46,16 @@ class _Fetched:
     task: _Task = field(compare=False)
     planned: PlannedClip = field(compare=False)
     data: list[bytes] = field(compare=False)
+
+
+_LIVE: weakref.WeakSet[Pipeline] = weakref.WeakSet()
+
+
+@atexit.register
+def _close_all() -> None:
+    """Wait for decoders before the interpreter takes itself apart."""
+    for pipeline in list(_LIVE):
+        pipeline.close()
 
 
 class Pipeline:
@@ -92,6 +104,7 @@ class Pipeline:
                 for i in range(settings.workers)
             ),
         ]
+        _LIVE.add(self)
         for thread in self._threads:
             thread.start()
 
@@ -121,15 +134,22 @@ class Pipeline:
         self._meter.add("queue.looks", 1)
         self._meter.add("queue.ready", sum(batch.is_settled for batch in self._pending))
 
-    def close(self) -> None:
-        """Stop all threads and wait for them. Safe to call again, and from any thread."""
+    def stop(self) -> None:
+        """Tell all threads to end after the clip in hand, without waiting for them.
+
+        This is what a garbage collector may call, in any thread and at any allocation: waiting
+        there could wait for a lock that the interrupted code holds.
+        """
         with self._changed:
             self._closed = True
             self._changed.notify_all()
         self._budget.close()
+
+    def close(self) -> None:
+        """Stop all threads and wait for them. Safe to call again."""
+        self.stop()
         for thread in self._threads:
-            if thread is not threading.current_thread():
-                thread.join()
+            thread.join()
         self._threads.clear()
         self._tasks.clear()
         self._pending.clear()
