@@ -52,10 +52,14 @@ def encode_index_group(indexes: Sequence[VideoIndex]) -> tuple[bytes, list[tuple
     Returns:
         The object's bytes, and for each video the (offset, size) of its entry in them.
     """
-    out = bytearray(_GROUP.pack(_GROUP_MAGIC, VERSION, MIN_READER, len(indexes)))
+    return join_entries([encode_index_entry(index) for index in indexes])
+
+
+def join_entries(entries: Sequence[bytes]) -> tuple[bytes, list[tuple[int, int]]]:
+    """What :func:`encode_index_group` gives, of entries that are encoded already."""
+    out = bytearray(_GROUP.pack(_GROUP_MAGIC, VERSION, MIN_READER, len(entries)))
     spans: list[tuple[int, int]] = []
-    for index in indexes:
-        entry = encode_index_entry(index)
+    for entry in entries:
         spans.append((len(out), len(entry)))
         out += entry
     return bytes(out), spans

@@ -9,7 +9,7 @@ from __future__ import annotations
 import tarfile
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import BinaryIO
+from typing import BinaryIO, Protocol
 
 from dstream.errors import InvalidInputError, StorageError
 
@@ -74,10 +74,22 @@ def plan_offsets(members: Sequence[Member]) -> tuple[list[int], int]:
     return offsets, position + len(END_BYTES)
 
 
-class TarWriter:
-    """Appends members to a binary file that is open for writing."""
+class Sink(Protocol):
+    """Where an archive goes: writes take all bytes or raise."""
 
-    def __init__(self, target: BinaryIO) -> None:
+    def write(self, data: bytes, /) -> object:
+        """Take ``data``."""
+        ...
+
+    def flush(self) -> object:
+        """Make everything written visible to readers."""
+        ...
+
+
+class TarWriter:
+    """Appends members to a sink."""
+
+    def __init__(self, target: Sink) -> None:
         self._target = target
         self.size_bytes = 0
         """Bytes written so far, without the end of the archive."""

@@ -1,0 +1,356 @@
+"""Ingest: source -> scan -> sort -> fetch and prepare -> store groups -> one commit."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+
+import xxhash
+
+from dstream.catalog.catalog import Catalog
+from dstream.catalog.names import check_name
+from dstream.catalog.sessions import Session
+from dstream.clock import Clock, SystemClock
+from dstream.errors import ConflictError, NotFoundError
+from dstream.format.manifest import RecipeRef
+from dstream.ingest.commit import Base, Finished, Outcome, commit, find_base
+from dstream.ingest.journal import Covered, Journal, PlanRecord, forget_session, read_done
+from dstream.ingest.known import Known, Todo, load_known, sort_units
+from dstream.ingest.pack import Packer
+from dstream.ingest.pipeline import ProgressMeter, run_units
+from dstream.ingest.scan import Scan, SkipLog, Unit, in_share, scan
+from dstream.ingest.settings import (
+    WHOLE,
+    IngestResult,
+    IngestSettings,
+    Layout,
+    Progress,
+    Quarantined,
+)
+from dstream.ingest.spool import Spool
+from dstream.ingest.work import UnitWork, Worker
+from dstream.measure import Meter, Snapshot
+from dstream.recipe import Recipe, recipe_params
+from dstream.store.base import Store
+
+_MAX_SESSIONS = 100
+_NAMED = 10
+
+
+def ingest(
+    catalog: Catalog,
+    source: Store,
+    name: str,
+    *,
+    recipe: Recipe,
+    settings: IngestSettings | None = None,
+    progress: Callable[[Progress], None] | None = None,
+    meter: Meter | None = None,
+    clock: Clock | None = None,
+    skips: SkipLog | None = None,
+) -> IngestResult:
+    """Bring the videos of a source into a repository as one generation of a dataset.
+
+    Files that the dataset holds already are recognised and skipped. What is finished when the
+    process dies is found by the next run with the same inputs. Nothing becomes visible before
+    the single commit at the end. The source is never written to.
+
+    Args:
+        catalog: of the repository.
+        source: rooted at the folder or prefix to take; open it with ``skips`` as ``on_skip``.
+        name: of the dataset.
+        recipe: says what the samples of a video are.
+        settings: layout, limits, shares; see :class:`IngestSettings`.
+        progress: called in this thread after every unit; may raise to stop.
+        meter: where quarantines, fallbacks and skips are counted; give the stores the same one.
+        clock: for the rate of progress.
+        skips: what the source's listing leaves out.
+
+    Raises:
+        NotFoundError: no such source, or no videos in it.
+        PermissionDeniedError: the source cannot be listed.
+        ConflictError: a file differs from what the dataset holds under its name, a sample key
+            is taken, or the dataset was made by another recipe.
+        StorageError: the source, the repository or the local disk failed; run again to go on.
+        OutcomeUnknownError: the commit's answer was lost; run again to settle it.
+    """
+    settings = settings or IngestSettings()
+    meter = meter or Meter()
+    clock = clock or SystemClock()
+    check_name(name)
+    before = meter.snapshot()
+    plan = _plan(source, name, recipe, settings)
+    found = scan(source, settings, meter, skips)
+    base = find_base(catalog, name)
+    session = _session(catalog, plan, settings)
+    journal = Journal(catalog.store, session, settings.share or WHOLE, meter)
+    state = _prepare(catalog.store, plan, settings, journal, found, base)
+    tally = _Tally()
+    covered = state.covered | _run(
+        catalog, source, plan, recipe, settings, journal, state, tally, progress, meter, clock
+    )
+    if settings.share is not None:
+        journal.mark_done(plan, state.wanted)
+        return _share_result(plan, session, settings, state, tally, meter.snapshot().minus(before))
+    outcome = commit(catalog, session, plan, [Finished(journal, covered, state.wanted)], base)
+    journal.clear({*state.old_entries, *(done.entry for done in covered.values())})
+    forget_session(catalog.store, session, meter)
+    return _result(outcome, session, state, meter.snapshot().minus(before))
+
+
+def finish_ingest(catalog: Catalog, key: str, *, meter: Meter | None = None) -> IngestResult:
+    """Commit all parts of a session as one generation.
+
+    Args:
+        catalog: of the repository.
+        key: the session's.
+        meter: where events are counted.
+
+    Raises:
+        NotFoundError: the session has no finished part.
+        ConflictError: parts are missing or do not fit each other; see also :func:`ingest`.
+    """
+    meter = meter or Meter()
+    before = meter.snapshot()
+    session = catalog.begin_session(key)
+    try:
+        shares = read_done(catalog.store, session)
+    except NotFoundError:
+        forget_session(catalog.store, session, meter)
+        raise
+    journals = [Journal(catalog.store, session, share.share, meter) for share in shares]
+    finished = [
+        Finished(journal, journal.load(keep_transient=True), share.wanted)
+        for journal, share in zip(journals, shares, strict=True)
+    ]
+    plan = shares[0].plan
+    outcome = commit(catalog, session, plan, finished, find_base(catalog, plan.name))
+    for journal in journals:
+        journal.clear(journal.keys())
+    forget_session(catalog.store, session, meter)
+    return _result(outcome, session, None, meter.snapshot().minus(before))
+
+
+@dataclass(frozen=True, slots=True)
+class _State:
+    """What there is to do."""
+
+    todo: Todo
+    bad: tuple[Quarantined, ...]
+    """Of the listing, and not yet recorded."""
+    covered: dict[str, Covered]
+    wanted: frozenset[str]
+    """Stems of the units that this run publishes."""
+    old_entries: tuple[str, ...]
+    """Journal entries found at the start."""
+
+
+@dataclass(slots=True)
+class _Tally:
+    """What this run has stored and left out."""
+
+    files: int = 0
+    bytes: int = 0
+    samples: int = 0
+    quarantined: list[Quarantined] = field(default_factory=list)
+
+    def count(self, work: UnitWork) -> None:
+        """Add one unit."""
+        self.files += len(work.videos) + len(work.side)
+        self.bytes += sum(video.info.size_bytes for video in work.videos)
+        self.bytes += sum(info.size_bytes for info, _ in work.side.values())
+        self.samples += sum(len(video.samples) for video in work.videos)
+        self.quarantined += work.quarantined
+
+
+def _run(
+    catalog: Catalog,
+    source: Store,
+    plan: PlanRecord,
+    recipe: Recipe,
+    settings: IngestSettings,
+    journal: Journal,
+    state: _State,
+    tally: _Tally,
+    progress: Callable[[Progress], None] | None,
+    meter: Meter,
+    clock: Clock,
+) -> dict[str, Covered]:
+    """Do all new units; returns where the journal has them."""
+    packed = settings.layout is Layout.PACKED
+    shown = ProgressMeter(state.todo.new, clock, progress, len(state.bad))
+    if not state.todo.new and not state.bad:
+        return {}
+    with ExitStack() as stack:
+        spool = stack.enter_context(Spool(settings.spool_folder)) if packed else None
+        packer = stack.enter_context(Packer(catalog.store, plan.source, settings, journal, spool))
+
+        def deliver(work: UnitWork) -> None:
+            tally.count(work)
+            packer.add(work)
+            shown.finished(work.unit, len(work.quarantined))
+
+        run_units(
+            state.todo.new,
+            Worker(source, recipe, settings, spool, meter, clock),
+            deliver,
+            workers=settings.workers,
+            budget_bytes=settings.spool_bytes if packed else None,
+        )
+        for row in state.bad:
+            unit = UnitWork(Unit(_bad_stem(row), (), ()), quarantined=[row])
+            tally.count(unit)
+            packer.add(unit)
+            meter.event("quarantine", row.reason)
+        packer.finish()
+        return packer.covered
+
+
+def _plan(source: Store, name: str, recipe: Recipe, settings: IngestSettings) -> PlanRecord:
+    return PlanRecord(
+        name=name,
+        source=source.url,
+        layout=str(settings.layout),
+        recipe=RecipeRef(recipe.name, recipe_params(recipe)),
+        mode="replace" if settings.replace else "append",
+        message=settings.message,
+    )
+
+
+def _session(catalog: Catalog, plan: PlanRecord, settings: IngestSettings) -> Session:
+    """The session of the given key, or of a key that the same inputs always give."""
+    if settings.session_key is not None:
+        return catalog.begin_session(settings.session_key)
+    inputs = [
+        plan.name, plan.source, plan.layout, plan.recipe.name, dict(plan.recipe.params),
+        plan.mode, settings.checksum, settings.include, settings.exclude, settings.recursive,
+    ]  # fmt: skip
+    digest = xxhash.xxh3_64_hexdigest(json.dumps(inputs, sort_keys=True).encode())
+    for attempt in range(_MAX_SESSIONS):
+        try:
+            return catalog.begin_session(f"auto-{digest}" + (f"-{attempt}" if attempt else ""))
+        except ConflictError as error:  # given up by collection: start afresh
+            if error.facts.get("reason") != "fenced" or attempt == _MAX_SESSIONS - 1:
+                raise
+    raise ConflictError("every session of these inputs is fenced; give a session key")
+
+
+def _prepare(
+    store: Store,
+    plan: PlanRecord,
+    settings: IngestSettings,
+    journal: Journal,
+    found: Scan,
+    base: Base | None,
+) -> _State:
+    """Decide what is new, what is done and what must not be.
+
+    Raises:
+        ConflictError: stored files have changed, and this is no replacement.
+    """
+    known = load_known(store, base.manifest if base else None)
+    covered = journal.load(keep_transient=False)
+    share = settings.share or WHOLE
+    units = [unit for unit in found.units if in_share(unit.stem, share)]
+    if settings.replace and not _is_same(base, plan, known, found):
+        known = Known()
+    todo = sort_units(
+        units, plan.source, known, covered, retry_quarantined=settings.retry_quarantined
+    )
+    if todo.changed:
+        raise _changed(plan, todo.changed)
+    bad = [
+        row
+        for row in found.quarantined
+        if in_share(_bad_stem(row), share)
+        and known.refused.get(row.source_uri) != (row.size_bytes, row.etag)
+    ]
+    wanted = {unit.stem for unit in todo.new + todo.resumed} | {_bad_stem(row) for row in bad}
+    return _State(
+        todo,
+        tuple(row for row in bad if _bad_stem(row) not in covered),
+        {stem: done for stem, done in covered.items() if stem in wanted},
+        frozenset(wanted),
+        tuple(journal.keys()),
+    )
+
+
+def _is_same(base: Base | None, plan: PlanRecord, known: Known, found: Scan) -> bool:
+    """Whether the source holds exactly what the dataset holds, so that replacing is idle."""
+    if base is None or base.manifest.recipe != plan.recipe:
+        return False
+    listed = {
+        f"{plan.source}/{info.key}": (info.size_bytes, info.etag)
+        for unit in found.units
+        for info in unit.objects
+    }
+    held = known.stored.items()
+    return all(listed.get(uri) == place for uri, place in held) and all(
+        known.stored.get(uri) == place or known.refused.get(uri) == place
+        for uri, place in listed.items()
+    )
+
+
+def _changed(plan: PlanRecord, names: tuple[str, ...]) -> ConflictError:
+    shown = ", ".join(name if len(name) < 200 else name[:200] + "…" for name in names[:_NAMED])
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return ConflictError(
+        f"{len(names)} files in {plan.source} differ from what {plan.name!r} holds under the same "
+        f"names: {shown}{more}; rename them, or publish what the source holds now with replace",
+        names=names[:1000],
+    )
+
+
+def _bad_stem(row: Quarantined) -> str:
+    """How the journal names a file that has no unit; no unit's stem starts like this."""
+    return f"/{row.name}"
+
+
+def _result(
+    outcome: Outcome, session: Session, state: _State | None, requests: Snapshot
+) -> IngestResult:
+    totals = outcome.built.manifest.totals
+    return IngestResult(
+        name=outcome.plan.name,
+        generation=outcome.generation,
+        published=outcome.published,
+        session_key=str(session.key),
+        share=None,
+        files=totals.files,
+        bytes=totals.bytes,
+        samples=totals.samples,
+        resumed_files=_videos(state.todo.resumed) if state else 0,
+        unchanged_files=_videos(state.todo.unchanged) if state else 0,
+        quarantined=tuple(Quarantined(**row) for row in outcome.built.quarantine),
+        requests=requests,
+    )
+
+
+def _share_result(
+    plan: PlanRecord,
+    session: Session,
+    settings: IngestSettings,
+    state: _State,
+    tally: _Tally,
+    requests: Snapshot,
+) -> IngestResult:
+    return IngestResult(
+        name=plan.name,
+        generation=None,
+        published=False,
+        session_key=str(session.key),
+        share=settings.share,
+        files=tally.files,
+        bytes=tally.bytes,
+        samples=tally.samples,
+        resumed_files=_videos(state.todo.resumed),
+        unchanged_files=_videos(state.todo.unchanged),
+        quarantined=tuple(tally.quarantined),
+        requests=requests,
+    )
+
+
+def _videos(units: tuple[Unit, ...]) -> int:
+    return sum(len(unit.videos) for unit in units)
