@@ -35,8 +35,14 @@ def demux_segments(index: VideoIndex, first_gop: int, data: Sequence[Bytes]) -> 
     """
     from dstream.media.matroska_demux import demux_clusters
     from dstream.media.mp4_demux import demux_fragments
+    from dstream.media.ts_demux import demux_streams
 
-    demux = {"mp4": demux_fragments, "matroska": demux_clusters}.get(index.track.container)
+    demux = {
+        "mp4": demux_fragments,
+        "matroska": demux_clusters,
+        "mpegts": demux_streams,
+        "mpegps": demux_streams,
+    }.get(index.track.container)
     if demux is None:
         raise MediaError(
             f"{index.track.container} is never read by segments", reason=MediaReason.DAMAGED

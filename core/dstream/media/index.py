@@ -9,11 +9,9 @@ from dstream.media.mp4 import encrypted, index_progressive
 from dstream.media.mp4_boxes import HEAD_BYTES, is_encrypted, read_layout
 from dstream.media.mp4_fragments import index_fragmented, is_fragmented
 from dstream.media.reader import RandomReader
+from dstream.media.sequential import index_by_pass, index_rest
+from dstream.media.sniff import is_scrambled, program_header, sniff, transport_header
 from dstream.media.window import Window
-
-_BOX_KINDS = frozenset(
-    (b"ftyp", b"moov", b"mdat", b"free", b"skip", b"wide", b"styp", b"pnot", b"uuid", b"moof")
-)
 
 
 def index_video(
@@ -40,12 +38,26 @@ def index_video(
         raise MediaError(f"{reader.name!r} is empty", reason=MediaReason.EMPTY, name=reader.name)
     window = Window(reader)
     head = window.get(0, HEAD_BYTES)
-    if head[4:8] in _BOX_KINDS:
+    kind = sniff(head)
+    if kind == "mp4":
         found = _index_mp4(window, need_packets, max_index_bytes)
-    elif head[:4] == b"\x1a\x45\xdf\xa3":
+    elif kind == "matroska":
         found = index_matroska(window, need_packets=need_packets, max_index_bytes=max_index_bytes)
+    elif kind == "mpegts":
+        found = index_by_pass(
+            window,
+            kind,
+            "mpegts",
+            transport_header(head),
+            max_index_bytes,
+            lambda pid: is_scrambled(head, pid),
+        )
+    elif kind == "mpegps":
+        found = index_by_pass(window, kind, "mpeg", program_header(head), max_index_bytes)
+    elif kind in ("flv", "avi"):
+        found = index_by_pass(window, kind, kind, None, max_index_bytes)
     else:
-        raise MediaError(f"{reader.name!r} is no media file", reason=MediaReason.NOT_MEDIA)
+        found = index_rest(window, max_index_bytes)
     return sorted(found, key=_rank)
 
 

@@ -262,7 +262,7 @@ def _by_pass(
     get: GetBytes = window.get
     if not whole:
         check_budget(window, reader.size_bytes, max_index_bytes)
-        get = ReaderFile(reader).get
+        get = ReaderFile(window).get
     tracks = {track.number: track for track in head.video if track.number in facts}
     frames: dict[int, list[Frame]] = {number: [] for number in tracks}
     wanted = frozenset(tracks)

@@ -17,7 +17,7 @@ import av
 import av.error
 
 from dstream.errors import MediaError, MediaReason
-from dstream.media.reader import RandomReader
+from dstream.media.window import Window
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
@@ -78,11 +78,12 @@ class VirtualFile(io.RawIOBase):
 
 
 class ReaderFile(io.RawIOBase):
-    """A reader as a file, fetched in large chunks of which the latest are kept."""
+    """A whole file, fetched in large chunks of which the latest are kept."""
 
-    def __init__(self, reader: RandomReader, chunk_bytes: int = 4 << 20, kept: int = 8) -> None:
+    def __init__(self, window: Window, chunk_bytes: int = 4 << 20, kept: int = 12) -> None:
         super().__init__()
-        self._reader = reader
+        self._window = window
+        self._reader = window.reader
         self._chunk_bytes = chunk_bytes
         self._kept = kept
         self._chunks: OrderedDict[int, bytes] = OrderedDict()
@@ -134,7 +135,9 @@ class ReaderFile(io.RawIOBase):
             self._chunks.move_to_end(number)
             return self._chunks[number]
         start = number * self._chunk_bytes
-        data = self._reader.read(start, min(self._reader.size_bytes, start + self._chunk_bytes))
+        stop = min(self._reader.size_bytes, start + self._chunk_bytes)
+        known = self._window.known(start, stop)
+        data = known + self._reader.read(start + len(known), stop)
         self._chunks[number] = data
         if len(self._chunks) > self._kept:
             self._chunks.popitem(last=False)
