@@ -31,6 +31,8 @@ def make_bench_video(
     unfinished = path.with_suffix(".part.mp4")
     with av.open(str(unfinished), "w", options={"movflags": "faststart"}) as container:
         stream = container.add_stream(codec, rate=RATE)
+        if not isinstance(stream, av.VideoStream):
+            raise SystemExit(f"{codec} is no video encoder")
         stream.width, stream.height, stream.pix_fmt = WIDTH, HEIGHT, "yuv420p"
         stream.bit_rate = bit_rate
         stream.gop_size = gop
@@ -56,7 +58,7 @@ def _texture() -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
     coarse = generator.integers(0, 256, (45, 80)).astype(np.float32)
     smooth = np.kron(coarse, np.ones((32, 32), np.float32))
     for axis in (0, 1):
-        smooth = sum(np.roll(smooth, shift, axis) for shift in range(-12, 13)) / 25
+        smooth = np.mean([np.roll(smooth, shift, axis) for shift in range(-12, 13)], axis=0)
     grain = generator.normal(0, 9, smooth.shape)
     return np.clip(smooth + grain, 16, 235).astype(np.uint8)
 

@@ -26,12 +26,13 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import av
 import numpy as np
 
 import dstream
-from dstream.measure import Meter, Purpose, Snapshot
+from dstream.measure import Meter, Purpose
 from dstream.store.base import ObjectInfo, Store
 from dstream.store.opening import open_store
 
@@ -101,7 +102,7 @@ def torchcodec_local(folder: Path, *, keep_open: bool) -> Contender:
 
     kept = threading.local()
 
-    def opened(key: str) -> object:
+    def opened(key: str) -> Any:
         return VideoDecoder(folder / key, seek_mode="approximate", num_ffmpeg_threads=1)
 
     def one(place: Place) -> object:
