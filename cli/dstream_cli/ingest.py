@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -19,9 +19,11 @@ from dstream_cli.options import (
     epilog,
     named_values,
 )
+from dstream_cli.progress import ProgressLine
+from dstream_cli.render import Facts, Part
 
 if TYPE_CHECKING:
-    from dstream.ingest import IngestSettings, Share
+    from dstream.ingest import IngestResult, IngestSettings, Progress, Share
 
 NAME = "ingest"
 SUMMARY = "Add raw videos to a dataset."
@@ -31,7 +33,7 @@ EPILOG = epilog(
     "dstream ingest ./runs --name runs --recipe gameplay --recipe-arg align=time",
     "dstream ingest s3://raw/videos --name gameplay --dry-run",
     "dstream ingest s3://raw/videos --name big --part 3/16 --into big-2026-05",
-    "dstream ingest s3://raw/videos --name big --finish big-2026-05",
+    "dstream ingest --finish big-2026-05",
     codes=(0, 1, 2, 3, 10, 11, 12, 13),
 )
 
@@ -114,6 +116,7 @@ def run(
     from dstream.units import parse_bytes
 
     call = common(context, repo=repo, quiet=quiet, s3_arg=s3_arg)
+    _check(source, name, part, into, finish, dry_run=dry_run)
     settings = IngestSettings(
         layout=Layout.IN_PLACE if in_place else Layout.PACKED,
         shard_bytes=parse_bytes(shard_size),
@@ -128,7 +131,6 @@ def run(
         retry_quarantined=retry_quarantined,
         message=message,
     )
-    _check_shares(part, into, finish, dry_run=dry_run)
     params = named_values(recipe_arg or (), "--recipe-arg")
     job = Job(call, source, name, settings, recipe, params)
     if dry_run:
@@ -148,9 +150,12 @@ def parse_share(text: str) -> Share | None:
     return Share(int(index), int(count))
 
 
-def _check_shares(part: str, into: str, finish: str, *, dry_run: bool) -> None:
+def _check(source: str, name: str, part: str, into: str, finish: str, *, dry_run: bool) -> None:
     if bool(part) != bool(into):
         raise InvalidInputError("--part I/N and --into KEY go together")
+    if not finish and not (source and name):
+        missing = "SOURCE" if not source else "--name NAME"
+        raise InvalidInputError(f"{missing} is missing; see dstream ingest --help")
     if finish and part:
         raise InvalidInputError("--finish commits what the shares did; it takes no --part")
     if dry_run and (part or finish):
@@ -170,12 +175,104 @@ class Job:
 
     def run(self) -> int:
         """Ingest, or do one share. Returns the exit code."""
-        return 0
+        from dstream.ingest import SkipLog, ingest
+        from dstream.measure import Meter
+        from dstream.recipe import load_recipe
+
+        recipe = load_recipe(self.recipe, self.params)
+        meter, skips = Meter(), SkipLog()
+        catalog = self.call.catalog(meter)
+        source = self.call.open_store(self.source, meter, on_skip=skips)
+        with self._line() as line:
+            result = ingest(
+                catalog,
+                source,
+                self.name,
+                recipe=recipe,
+                settings=self.settings,
+                progress=lambda progress: _show(line, progress),
+                meter=meter,
+                skips=skips,
+            )
+        return _report(self.call, result)
 
     def finish(self) -> int:
-        """Commit what the shares did."""
-        return 0
+        """Commit what the shares did. Returns the exit code."""
+        from dstream.ingest import finish_ingest
+        from dstream.measure import Meter
+
+        meter = Meter()
+        key = str(self.settings.session_key)
+        result = finish_ingest(self.call.catalog(meter), key, meter=meter)
+        return _report(self.call, result)
 
     def estimate(self) -> int:
-        """Say what it would cost."""
+        """Say what it would cost. Returns the exit code."""
         return 0
+
+    def _line(self) -> ProgressLine:
+        from dstream.clock import SystemClock
+
+        return ProgressLine(self.call.out, SystemClock(), "ingest")
+
+
+def _show(line: ProgressLine, progress: Progress) -> None:
+    what = "videos" if not progress.quarantined else f"videos ({progress.quarantined} quarantined)"
+    line.update(
+        done=progress.files_done,
+        total=progress.files_total,
+        done_bytes=progress.bytes_done,
+        total_bytes=progress.bytes_total,
+        what=what,
+    )
+
+
+def _report(call: Common, result: IngestResult) -> int:
+    from dstream.units import format_bytes
+    from dstream_cli.datasets import quarantine_table
+    from dstream_cli.plain import plain
+
+    document = {
+        "repository": call.repo,
+        "name": result.name,
+        "version": None if result.generation is None else result.generation.version,
+        "published": result.published,
+        "session_key": result.session_key,
+        "share": None if result.share is None else [result.share.index, result.share.count],
+        "files": result.files,
+        "bytes": result.bytes,
+        "samples": result.samples,
+        "resumed_files": result.resumed_files,
+        "unchanged_files": result.unchanged_files,
+        "quarantined": plain(result.quarantined),
+        "requests": result.requests.as_json(),
+    }
+    facts: list[tuple[str, object]] = [
+        (
+            "added",
+            f"{result.samples:,} samples in {result.files:,} files, {format_bytes(result.bytes)}",
+        ),
+        *(
+            (name, f"{count:,} videos")
+            for name, count in (
+                ("unchanged", result.unchanged_files),
+                ("resumed", result.resumed_files),
+                ("quarantined", len(result.quarantined)),
+            )
+            if count
+        ),
+    ]
+    parts: list[Part] = [Facts(facts, title=_headline(result))]
+    if result.quarantined:
+        parts.append(quarantine_table([asdict(row) for row in result.quarantined]))
+    call.out.result(document, parts)
+    return 3 if result.quarantined else 0
+
+
+def _headline(result: IngestResult) -> str:
+    if result.share is not None:
+        return f"Share {result.share.index} of {result.share.count} is done"
+    if result.generation is None:
+        return "Nothing could be published"
+    label = result.generation.label
+    return f"Published {label}" if result.published else f"Nothing new: {label} holds it all"

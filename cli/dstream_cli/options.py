@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -73,11 +73,16 @@ class Common:
 
         return StoreOptions(request_args=dict(self.s3_args))
 
-    def open_store(self, url: str, meter: Meter | None = None) -> Store:
+    def open_store(
+        self,
+        url: str,
+        meter: Meter | None = None,
+        on_skip: Callable[[str, str], None] | None = None,
+    ) -> Store:
         """The store at ``url``, with this call's options."""
         from dstream.store.opening import open_store
 
-        return open_store(url, options=self.store_options(), meter=meter)
+        return open_store(url, options=self.store_options(), meter=meter, on_skip=on_skip)
 
     def catalog(self, meter: Meter | None = None) -> Catalog:
         """The catalog of the repository. Raises ``NotFoundError`` where there is none."""
