@@ -14,6 +14,7 @@ from av.video.stream import VideoStream
 
 from dstream.errors import MediaError, MediaReason
 from dstream.format.index import VideoTrack
+from dstream.media.cut_units import close_cut_unit
 from dstream.media.packet_rows import Timing
 
 DECODERS = {"av1": "libdav1d"}
@@ -170,6 +171,7 @@ def _decode_one(facts: StreamFacts, decoder: str, data: bytes) -> StreamFacts | 
         context.colorspace = facts.color_space
         context.color_primaries = facts.color_primaries
         context.color_trc = facts.color_trc
+        data = close_cut_unit(data, facts.codec, facts.extradata)
         packet = av.Packet(len(data))
         packet.update(data)
         packet.pts = 0
