@@ -161,6 +161,15 @@ def test_pictures_are_turned_upright(
     assert got[0].tolist() == expected
 
 
+@pytest.mark.parametrize("quarter_turns", [0, 1, 2, 3])
+@pytest.mark.parametrize("mirrored", [False, True])
+def test_turned_pictures_of_any_size_are_whole(quarter_turns: int, mirrored: bool) -> None:
+    frame = picture("yuv420p", (59, 37))
+    plain = convert(frame)[:, :, ::-1] if mirrored else convert(frame)
+    turned = convert(frame, rotation_deg=90 * quarter_turns, mirrored=mirrored)
+    assert np.array_equal(turned, np.rot90(plain, -quarter_turns, axes=(1, 2)))
+
+
 @pytest.mark.parametrize(
     ("settings", "facts", "shape"),
     [

@@ -44,8 +44,20 @@ class DecodeTally:
 
     packets: int = 0
     frames: int = 0
+    skipped: int = 0
+    """Packets whose frame was left out if nothing refers to it."""
     invalid_packets: int = 0
     corrupt_frames: int = 0
+
+    @property
+    def without_frame(self) -> int:
+        """Packets that gave no frame."""
+        return max(self.packets - self.frames, 0)
+
+    @property
+    def is_damaged(self) -> bool:
+        """The decoder met data that it could not read, or had to invent."""
+        return self.invalid_packets > 0 or self.corrupt_frames > 0
 
 
 def open_decoder(track: VideoTrack) -> VideoCodecContext:
@@ -87,13 +99,16 @@ def decode_packets(
     packets: Iterable[CodedPacket],
     wanted_pts: Set[int],
     tally: DecodeTally,
+    *,
+    skip: bool = True,
 ) -> Iterator[av.VideoFrame]:
     """All frames of the packets in display order; then the decoder is drained.
 
-    Frames that are not wanted may be left out. A packet that the decoder rejects is counted and
-    passed over, as in a decode of the whole file; the caller checks that its frames came.
+    With ``skip``, frames that are not wanted are left out where nothing refers to them. A packet
+    that the decoder rejects is counted and passed over, as in a decode of the whole file; the
+    caller checks that its frames came.
     """
-    economical = track.codec in _SKIPS_UNREFERENCED
+    economical = skip and track.codec in _SKIPS_UNREFERENCED
     for coded in packets:
         packet = av.Packet(len(coded.data))
         packet.update(coded.data)  # type: ignore[arg-type]  # it takes any buffer
@@ -101,7 +116,9 @@ def decode_packets(
         packet.time_base = track.time_base
         packet.is_keyframe = coded.is_key
         if economical:
-            context.skip_frame = "DEFAULT" if coded.pts in wanted_pts else "NONREF"
+            unwanted = coded.pts not in wanted_pts
+            context.skip_frame = "NONREF" if unwanted else "DEFAULT"
+            tally.skipped += unwanted
         tally.packets += 1
         yield from _frames(context, packet, tally)
     yield from _frames(context, None, tally)

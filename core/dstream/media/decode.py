@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from dstream.clock import Clock, SystemClock
 from dstream.errors import CorruptDataError, InvalidInputError, MediaError, MediaReason
-from dstream.format.index import Access, PacketFlag, VideoIndex
+from dstream.format.index import Access, PacketFlag, VideoIndex, VideoTrack
 from dstream.measure.counters import Meter
 from dstream.media.clip import (
     ClipPlan,
@@ -26,6 +26,7 @@ from dstream.media.codec import CodedPacket, DecodeTally, decode_packets, open_d
 from dstream.media.demux import demux_segments
 from dstream.media.h264 import is_gradual
 from dstream.media.pixels import FrameConverter, PixelSettings, output_dtype, output_shape
+from dstream.media.vpx import is_hidden
 
 Bytes = bytes | memoryview
 
@@ -127,16 +128,44 @@ class ClipDecoder:
         out: NDArray[np.generic] | None,
         crop_at: tuple[float, float] | None,
     ) -> DecodedClip:
-        track = index.track
         video = self._output(index, len(targets), out)
         places: dict[int, list[int]] = {}
         for place, pts in enumerate(targets.tolist()):
             places.setdefault(pts, []).append(place)
-        tally = DecodeTally()
-        missing = set(places)
+        tally, missing = self._fill(index.track, packets, places, video, crop_at)
+        if tally.skipped and tally.is_damaged:
+            # What a decoder invents for lost data depends on all the frames that it saw.
+            self._meter.event("fallback", "decode-all")
+            tally, missing = self._fill(index.track, packets, places, video, crop_at, skip=False)
+        if missing:
+            raise self._lacking(index, plan, tally, missing)
+        self._meter.add("frames.delivered", len(targets))
+        return DecodedClip(
+            video,
+            targets,
+            ((targets - index.track.start_pts) * float(index.track.time_base)).astype(np.float64),
+            plan.frame_index,
+            tally.frames,
+            tally.without_frame,
+        )
+
+    def _fill(
+        self,
+        track: VideoTrack,
+        packets: Sequence[CodedPacket],
+        places: Mapping[int, Sequence[int]],
+        video: NDArray[np.generic],
+        crop_at: tuple[float, float] | None,
+        *,
+        skip: bool = True,
+    ) -> tuple[DecodeTally, set[int]]:
+        """Decode the packets into their places; returns the pts that did not come out too."""
+        tally, missing = DecodeTally(), set(places)
         started_s = self._clock.monotonic_s()
         convert_s = 0.0
-        for frame in decode_packets(open_decoder(track), track, packets, places.keys(), tally):
+        for frame in decode_packets(
+            open_decoder(track), track, packets, places.keys(), tally, skip=skip
+        ):
             if frame.pts not in missing:
                 continue
             missing.discard(frame.pts)
@@ -147,17 +176,7 @@ class ClipDecoder:
                 np.copyto(video[other], video[first])
             convert_s += self._clock.monotonic_s() - begun_s
         self._count(tally, convert_s, self._clock.monotonic_s() - started_s - convert_s)
-        if missing:
-            raise self._lacking(index, plan, tally, missing)
-        self._meter.add("frames.delivered", len(targets))
-        return DecodedClip(
-            video,
-            targets,
-            ((targets - track.start_pts) * float(track.time_base)).astype(np.float64),
-            plan.frame_index,
-            tally.frames,
-            max(tally.packets - tally.frames, 0),
-        )
+        return tally, missing
 
     def _output(
         self, index: VideoIndex, frames: int, out: NDArray[np.generic] | None
@@ -178,7 +197,7 @@ class ClipDecoder:
         self._meter.add("seconds.decode", decode_s)
         self._meter.add("seconds.convert", convert_s)
         self._meter.add("frames.decoded", tally.frames)
-        self._meter.add("frames.skipped", max(tally.packets - tally.frames, 0))
+        self._meter.add("frames.skipped", tally.without_frame)
         if tally.invalid_packets:
             self._meter.event("decode", "invalid-packet", tally.invalid_packets)
         if tally.corrupt_frames:
@@ -209,11 +228,13 @@ def packets_of(
     """All packets of the plan's GOPs in decode order, as data and as columns."""
     if index.access is Access.PACKETS:
         return _sliced(index, plan, data)
-    found = demux_segments(index, plan.first_gop, data)
+    found, codec = demux_segments(index, plan.first_gop, data), index.track.codec
     columns = Packets(
         np.array([p.pts for p in found], np.int64),
         np.array([p.is_key for p in found], np.bool_),
-        np.array([p.is_discard for p in found], np.bool_),
+        np.array(
+            [p.is_discard or is_hidden(codec, p.data[:1], p.data[-1]) for p in found], np.bool_
+        ),
     )
     return [CodedPacket(p.data, p.pts, p.dts, p.is_key) for p in found], columns
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -51,6 +51,7 @@ from dstream.media.packet_rows import (
     timing_of,
 )
 from dstream.media.virtual import TABLE_OPTIONS, ReaderFile, VirtualFile, open_libav
+from dstream.media.vpx import is_hidden
 from dstream.media.window import Window
 
 MAX_TABLE_BYTES = 64 << 20
@@ -266,13 +267,16 @@ def _by_pass(
     tracks = {track.number: track for track in head.video if track.number in facts}
     frames: dict[int, list[Frame]] = {number: [] for number in tracks}
     wanted = frozenset(tracks)
+    hidden: set[int] = set()
     for frame in iter_frames(get, head.first_cluster, head.segment_stop, wanted):
         frames[frame.track].append(frame)
+        if tracks[frame.track].is_plain and _is_hidden(get, facts[frame.track].codec, frame):
+            hidden.add(frame.offset)
     found: list[VideoIndex] = []
     failure: MediaError | None = None
     for number, track in tracks.items():
         try:
-            found.append(_pass_index(window, head, facts[number], track, frames[number]))
+            found.append(_pass_index(window, head, facts[number], track, frames[number], hidden))
         except MediaError as error:
             failure = failure or error
     if not found and failure is not None:
@@ -290,6 +294,7 @@ def _pass_index(
     facts: StreamFacts,
     track: TrackEntry,
     frames: Sequence[Frame],
+    hidden: Set[int],
 ) -> VideoIndex:
     name = window.reader.name
     usual = _usual_ticks(head.info, track)
@@ -300,7 +305,7 @@ def _pass_index(
             frame_pts(frame, usual),
             NO_TIME,
             frame.duration or usual,
-            PacketFlag.KEY * frame.is_key,
+            PacketFlag.KEY * frame.is_key | PacketFlag.DISCARD * (frame.offset in hidden),
         )
         for frame in frames
     ]
@@ -322,6 +327,14 @@ def _pass_index(
         size_bytes=window.size_bytes,
         cost=IndexCost(0, 0, True),
     )
+
+
+def _is_hidden(get: GetBytes, codec: str, frame: Frame) -> bool:
+    if codec not in ("vp8", "vp9"):
+        return False
+    last = frame.offset + frame.size - 1
+    head, tail = get(frame.offset, frame.offset + 1), get(last, last + 1)
+    return bool(tail) and is_hidden(codec, head, tail[0])
 
 
 def _cluster_gops(table: PacketTable, gops: GopTable, clusters: NDArray[np.int64]) -> GopTable:

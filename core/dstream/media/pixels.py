@@ -152,7 +152,7 @@ class FrameConverter:
         top, left = _crop_offset(self._settings, (height, width), out.shape[1:], crop_at)
         if track.rotation_deg in (90, 270):
             height, width = width, height
-        planes = _planes(self._reformat(frame, track, height, width))
+        planes = [p[:height, :width] for p in _planes(self._reformat(frame, track, height, width))]
         order = (2, 0, 1) if len(planes) == 3 else (0,)
         for channel, plane in zip(out, order, strict=True):
             shown = planes[plane][:, ::-1] if track.mirrored else planes[plane]
