@@ -27,7 +27,7 @@ from dstream.media.packet_rows import (
     make_table,
     timing_of,
 )
-from dstream.media.virtual import TABLE_OPTIONS, VirtualFile, open_libav
+from dstream.media.virtual import TABLE_OPTIONS, VirtualFile, demux_packets, open_libav
 from dstream.media.window import Window
 
 KEYFRAME_BYTES = 192 * 1024
@@ -102,9 +102,9 @@ def list_packets(name: str, size_bytes: int, moov: bytes, spans: Sequence[Span])
             tracks[stream.index] = TrackRows(facts, [])
         if not tracks and failure is not None:
             raise failure
-        wanted = tuple(stream for stream in streams if stream.index in tracks)
-        for packet in container.demux(wanted):
-            if packet.size and packet.pts is not None and packet.pos is not None:
+        wanted = [stream for stream in streams if stream.index in tracks]
+        for packet in demux_packets(container, wanted):
+            if packet.pts is not None and packet.pos is not None:
                 tracks[packet.stream_index].rows.append(
                     Row(
                         packet.pos,

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dstream.format.index import VideoIndex
 from dstream.media.demux import Bytes, Packet
 from dstream.media.mp4_boxes import Span, filled, parse_header
-from dstream.media.virtual import TABLE_OPTIONS, VirtualFile, open_libav
+from dstream.media.virtual import TABLE_OPTIONS, VirtualFile, demux_packets, open_libav
 
 
 def demux_fragments(index: VideoIndex, parts: Sequence[tuple[int, Bytes]]) -> list[Packet]:
@@ -26,9 +26,9 @@ def demux_fragments(index: VideoIndex, parts: Sequence[tuple[int, Bytes]]) -> li
         format_name="mov",
         options=TABLE_OPTIONS,
     ) as container:
-        stream = container.streams[index.track.track_id]
-        for packet in container.demux(stream):
-            if packet.size and packet.pts is not None:
+        wanted = [s for s in container.streams.video if s.index == index.track.track_id]
+        for packet in demux_packets(container, wanted):
+            if packet.pts is not None:
                 packets.append(
                     Packet(
                         bytes(packet),

@@ -17,7 +17,7 @@ from dstream.media.mp4 import KEYFRAME_BYTES, KEYFRAME_TRIES, encrypted
 from dstream.media.mp4_fragments import check_budget
 from dstream.media.packet_rows import NO_TIME, Row, gops_of_packets, make_table, timing_of
 from dstream.media.stream_ranges import RangeFinder
-from dstream.media.virtual import ReaderFile, open_libav
+from dstream.media.virtual import ReaderFile, demux_packets, open_libav
 from dstream.media.window import Window
 
 _LOCATE_SLACK_BYTES = 512
@@ -88,9 +88,8 @@ def index_by_pass(
         for track in collected.values():
             if container == "avi" and track.facts.codec in _UNORDERED_CODECS:
                 track.order = DisplayOrder(track.facts)
-        for packet in opened.demux(tuple(streams)):
-            if packet.size:
-                _take(collected[packet.stream_index], packet, file, reader.name)
+        for packet in demux_packets(opened, streams):
+            _take(collected[packet.stream_index], packet, file, reader.name)
     return _finish(window, list(collected.values()), header)
 
 

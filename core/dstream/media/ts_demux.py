@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from dstream.errors import MediaError, MediaReason
 from dstream.format.index import PacketFlag, PacketTable, VideoIndex
 from dstream.media.demux import Bytes, Packet
-from dstream.media.virtual import open_libav
+from dstream.media.virtual import demux_packets, open_libav
 
 FORMATS = {"mpegts": "mpegts", "mpegps": "mpeg"}
 """Container -> libav's demuxer."""
@@ -35,12 +35,8 @@ def demux_range(container: str, header: bytes, data: Bytes) -> list[list[RawPack
     file = io.BytesIO(header + bytes(data))
     found: dict[int, list[RawPacket]] = {}
     with open_libav(file, "range", format_name=FORMATS[container], options=_OPTIONS) as opened:
-        streams = tuple(opened.streams.video)
-        for packet in opened.demux(streams) if streams else ():
-            if packet.size:
-                found.setdefault(packet.stream_index, []).append(
-                    RawPacket(bytes(packet), packet.pts)
-                )
+        for packet in demux_packets(opened, opened.streams.video):
+            found.setdefault(packet.stream_index, []).append(RawPacket(bytes(packet), packet.pts))
     return list(found.values())
 
 

@@ -22,6 +22,8 @@ from dstream.media.window import Window
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
     from av.container import InputContainer
+    from av.packet import Packet
+    from av.video.stream import VideoStream
 
 TABLE_OPTIONS: Mapping[str, str] = {
     "probesize": "32",
@@ -179,3 +181,23 @@ def open_libav(
             yield container
         finally:
             container.close()
+
+
+def demux_packets(
+    container: InputContainer, streams: Sequence[VideoStream]
+) -> Iterator[Packet[VideoStream]]:
+    """The packets of some streams, without the empty ones that mark the end."""
+    if not streams:
+        return
+    packets = container.demux(tuple(streams))
+    while True:
+        try:
+            packet = next(packets, None)
+        except IndexError:
+            # Streams that appear in the middle of a file are missing from PyAV's list, which it
+            # notices only after the last packet, when it makes those that mark the end.
+            return
+        if packet is None:
+            return
+        if packet.size:
+            yield packet
