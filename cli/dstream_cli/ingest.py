@@ -42,10 +42,10 @@ def run(
     context: typer.Context,
     source: Annotated[
         str, typer.Argument(metavar="SOURCE", help="A folder, or a bucket prefix. Never written.")
-    ],
+    ] = "",
     name: Annotated[
         str, typer.Option("--name", "-n", metavar="NAME", help="The dataset to add to, or to make.")
-    ],
+    ] = "",
     in_place: Annotated[
         bool, typer.Option("--in-place", help="Copy nothing: index the files where they lie.")
     ] = False,
@@ -207,7 +207,21 @@ class Job:
         return _report(self.call, result)
 
     def estimate(self) -> int:
-        """Say what it would cost. Returns the exit code."""
+        """Say what it would cost. Needs no repository. Returns the exit code."""
+        from dstream.ingest import SkipLog, dry_run
+        from dstream.measure import Meter
+        from dstream.recipe import load_recipe
+        from dstream_cli.estimates import estimate_parts
+
+        meter, skips = Meter(), SkipLog()
+        found = dry_run(
+            self.call.open_store(self.source, meter, on_skip=skips),
+            recipe=load_recipe(self.recipe, self.params),
+            settings=self.settings,
+            meter=meter,
+            skips=skips,
+        )
+        self.call.out.result(found, estimate_parts(found))
         return 0
 
     def _line(self) -> ProgressLine:
