@@ -186,3 +186,31 @@ def test_clips_stay_inside_their_samples(tmp_path: Path) -> None:
         repo.clips("d", frames=5, stream="left")
     with pytest.raises(dstream.InvalidInputError, match="long enough"):
         repo.clips("d", frames=500).loader(1)
+
+
+@pytest.mark.parametrize(
+    ("container", "codec"),
+    [
+        ("mkv", "libx264"), ("mkv", "libx265"), ("webm", "libvpx-vp9"), ("mkv-no-cues", "libx264"),
+        ("mp4-fragmented-sidx", "libx264"), ("mp4-fragmented-mfra", "libx264"),
+        ("mp4-fragmented", "libx265"), ("mpegts", "libx264"), ("flv", "libx264"),
+    ],
+)  # fmt: skip
+def test_every_kind_of_container(tmp_path: Path, container: str, codec: str) -> None:
+    files = videos(tmp_path, 1, container=container, codec=codec, frames=90)
+    suffix = {"webm": ".webm", "mpegts": ".ts", "flv": ".flv"}.get(container, ".mkv")
+    frames, times = decode_all(files["v00.mp4"], tmp_path)
+    source, repository = new_url(), new_url()
+    fill(open_store(source), {f"v00{suffix}": files["v00.mp4"]})
+    publish(repository, source, packed=True)
+    bare = dstream.clips(source, frames=5, stride=2, clips_per_file=9, array="numpy", seed=1)
+    packed = dstream.open(repository).clips("d", frames=5, stride=2, array="numpy", seed=1)
+    for clips in (bare, packed):
+        with clips.loader(3, epochs=2) as loader:
+            for batch in loader:
+                for video, pts_s in zip(batch.video, batch.pts_s, strict=True):
+                    places = np.array([int(np.argmin(np.abs(times - t))) for t in pts_s])
+                    assert np.diff(places).tolist() == [2, 2, 2, 2]
+                    np.testing.assert_allclose(pts_s, times[places], atol=2e-3)
+                    np.testing.assert_array_equal(video, frames[places])
+            assert loader.report().skips == {}

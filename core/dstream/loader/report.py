@@ -15,6 +15,8 @@ class LoaderReport:
 
     clips: int
     """Clips delivered to the consumer."""
+    clips_decoded: int
+    """Clips made, those in batches that were not taken included."""
     batches: int
     wall_seconds: float
     """From the first request for a batch to the last one's delivery."""
@@ -154,6 +156,7 @@ def make_report(counts: Snapshot, since_open: Snapshot, facts: RunFacts) -> Load
     wait_share = _ratio(wait_s, wall_s)
     return LoaderReport(
         clips=whole("clips.delivered"),
+        clips_decoded=whole("clips.decoded"),
         batches=whole("batches.delivered"),
         wall_seconds=wall_s,
         clips_per_second=_ratio(sums.get("clips.delivered", 0), wall_s),
