@@ -9,6 +9,7 @@ from fractions import Fraction
 import av
 import av.error
 from av.codec.context import ThreadType
+from av.packet import Packet
 from av.video.codeccontext import VideoCodecContext
 from av.video.stream import VideoStream
 
@@ -208,3 +209,21 @@ def _learned(
         # An orientation told by the bitstream itself (H.264 and HEVC have a message for it).
         learned = replace(learned, rotation_deg=-round(frame.rotation / 90) * 90 % 360)
     return learned
+
+
+def refuse_new_configuration(packet: Packet[VideoStream], facts: StreamFacts) -> None:
+    """Refuse tracks whose decoder would have to be set up anew in the middle.
+
+    Raises:
+        MediaError: the packet brings another codec configuration than the track's.
+    """
+    if not packet.has_sidedata("new_extradata"):
+        return
+    if bytes(packet.get_sidedata("new_extradata")) != facts.extradata:
+        raise MediaError(
+            f"track {facts.track_id} changes its codec configuration at pts {packet.pts}; split it"
+            " there",
+            reason=MediaReason.UNSUPPORTED_CODEC,
+            track_id=facts.track_id,
+            pts=packet.pts,
+        )

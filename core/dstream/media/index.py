@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dstream.errors import MediaError, MediaReason
 from dstream.format.index import VideoIndex
+from dstream.media.limits import encrypted
 from dstream.media.matroska import index_matroska
-from dstream.media.mp4 import encrypted, index_progressive
+from dstream.media.mp4 import index_progressive
 from dstream.media.mp4_boxes import HEAD_BYTES, is_encrypted, read_layout
 from dstream.media.mp4_fragments import index_fragmented, is_fragmented
 from dstream.media.reader import RandomReader

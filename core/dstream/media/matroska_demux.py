@@ -18,6 +18,7 @@ from dstream.media.matroska_tracks import (
     TrackEntry,
     parse_info,
     parse_tracks,
+    usual_ticks,
 )
 
 MAX_FRAME_BYTES = 256 << 20
@@ -93,8 +94,7 @@ def demux_clusters(index: VideoIndex, parts: Sequence[tuple[int, Bytes]]) -> lis
             "the index's header does not hold its track; index the file again",
             reason=MediaReason.DAMAGED,
         )
-    duration_ns = track.default_duration_ns
-    usual = max(1, round(duration_ns / info.scale_ns)) if duration_ns else 0
+    usual = usual_ticks(info, track)
     packets: dict[int, Packet] = {}
     for start, data in parts:
         raw = bytes(data)

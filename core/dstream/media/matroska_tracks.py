@@ -59,6 +59,11 @@ class TrackEntry:
         return self.kind == VIDEO_TYPE
 
     @property
+    def is_decode_timed(self) -> bool:
+        """Blocks tell when to decode, not when to show: tracks made from AVI."""
+        return self.codec_id == "V_MS/VFW/FOURCC"
+
+    @property
     def is_plain(self) -> bool:
         """A block's bytes are the frame's bytes."""
         return self.stripped == b""
@@ -184,3 +189,23 @@ def _orientation(video: bytes) -> tuple[int, bool]:
 def tick_of(info: SegmentInfo) -> Fraction:
     """Seconds per tick."""
     return Fraction(info.scale_ns, 1_000_000_000)
+
+
+def usual_ticks(info: SegmentInfo, track: TrackEntry) -> int:
+    """Ticks of a frame, from DefaultDuration; 0 without."""
+    return (
+        max(1, round(track.default_duration_ns / info.scale_ns))
+        if (track.default_duration_ns)
+        else 0
+    )
+
+
+def nominal_rate(track: TrackEntry) -> Fraction | None:
+    """Frames per second, from DefaultDuration; the usual NTSC rates are made exact."""
+    if not track.default_duration_ns:
+        return None
+    rate = Fraction(1_000_000_000, track.default_duration_ns)
+    for exact in (Fraction(round(rate)), Fraction(round(rate * Fraction(1001, 1000)) * 1000, 1001)):
+        if exact and abs(exact / rate - 1) < Fraction(1, 1_000_000):
+            return exact
+    return rate.limit_denominator(1_000_000)

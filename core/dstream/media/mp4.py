@@ -8,11 +8,18 @@ whole file, because mp4 keeps all of that outside of the media data.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dstream.errors import MediaError, MediaReason
 from dstream.format.index import Access, IndexCost, PacketFlag, VideoIndex
-from dstream.media.facts import StreamFacts, stream_facts, video_streams, with_decoded
+from dstream.media.facts import (
+    StreamFacts,
+    refuse_new_configuration,
+    stream_facts,
+    video_streams,
+    with_decoded,
+)
+from dstream.media.limits import KEYFRAME_BYTES, KEYFRAME_TRIES
 from dstream.media.mp4_boxes import (
     Layout,
     Span,
@@ -29,10 +36,6 @@ from dstream.media.packet_rows import (
 )
 from dstream.media.virtual import TABLE_OPTIONS, VirtualFile, demux_packets, open_libav
 from dstream.media.window import Window
-
-KEYFRAME_BYTES = 192 * 1024
-"""At most this much of a keyframe is read to learn the picture format."""
-KEYFRAME_TRIES = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,15 +61,6 @@ def index_progressive(window: Window, layout: Layout) -> list[VideoIndex]:
 def header_spans(layout: Layout) -> list[Span]:
     """What a parser needs before any media data."""
     return [(0, layout.ftyp), (layout.moov.start, layout.moov_bytes)]
-
-
-def encrypted(name: str) -> MediaError:
-    """The error for protected files."""
-    return MediaError(
-        f"{name!r} has an encrypted video track: it would decode into noise",
-        reason=MediaReason.ENCRYPTED,
-        name=name,
-    )
 
 
 def list_packets(name: str, size_bytes: int, moov: bytes, spans: Sequence[Span]) -> list[TrackRows]:
@@ -105,6 +99,7 @@ def list_packets(name: str, size_bytes: int, moov: bytes, spans: Sequence[Span])
         wanted = [stream for stream in streams if stream.index in tracks]
         for packet in demux_packets(container, wanted):
             if packet.pts is not None and packet.pos is not None:
+                refuse_new_configuration(packet, tracks[packet.stream_index].facts)
                 tracks[packet.stream_index].rows.append(
                     Row(
                         packet.pos,
@@ -136,10 +131,7 @@ def index_tracks(window: Window, tracks: Sequence[TrackRows], full_pass: bool) -
         raise failure
     reader = window.reader
     cost = IndexCost(reader.bytes_read, reader.runs, full_pass)
-    return [
-        VideoIndex(i.track, i.access, i.gops, i.packets, i.header, i.size_bytes, cost)
-        for i in found
-    ]
+    return [replace(index, cost=cost) for index in found]
 
 
 def _index_track(window: Window, source: TrackRows) -> VideoIndex:

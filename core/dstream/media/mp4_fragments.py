@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 import numpy as np
@@ -13,10 +13,9 @@ from numpy.typing import NDArray
 from dstream.errors import MediaError, MediaReason
 from dstream.format.index import Access, GopTable, IndexCost, PacketFlag, VideoIndex
 from dstream.media.facts import with_decoded
+from dstream.media.limits import KEYFRAME_BYTES, check_budget, encrypted
 from dstream.media.mp4 import (
-    KEYFRAME_BYTES,
     TrackRows,
-    encrypted,
     header_spans,
     index_tracks,
     list_packets,
@@ -162,19 +161,6 @@ class _Walker:
         self._chunk_start = start
 
 
-def check_budget(window: Window, more_bytes: int, limit_bytes: int | None) -> None:
-    """Refuse to read on beyond the caller's limit."""
-    reader = window.reader
-    if limit_bytes is not None and reader.bytes_read + more_bytes > limit_bytes:
-        raise MediaError(
-            f"{reader.name!r} keeps no index of its packets: finding them takes more than the"
-            f" {limit_bytes} bytes that may be read for an index",
-            reason=MediaReason.INDEX_TOO_LARGE,
-            name=reader.name,
-            size_bytes=reader.size_bytes,
-        )
-
-
 def _by_units(window: Window, layout: Layout) -> list[VideoIndex]:
     """Indexes without packet tables; empty where the file has no table that can be trusted."""
     video = _video_ids(layout)
@@ -190,10 +176,7 @@ def _by_units(window: Window, layout: Layout) -> list[VideoIndex]:
             return []
         found.append(index)
     cost = IndexCost(window.reader.bytes_read, window.reader.runs, False)
-    return [
-        VideoIndex(i.track, i.access, i.gops, i.packets, i.header, i.size_bytes, cost)
-        for i in found
-    ]
+    return [replace(index, cost=cost) for index in found]
 
 
 def _unit_index(

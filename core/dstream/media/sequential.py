@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from av.packet import Packet as AvPacket
 from av.video.stream import VideoStream
@@ -12,9 +12,14 @@ from av.video.stream import VideoStream
 from dstream.errors import MediaError, MediaReason
 from dstream.format.index import Access, GopTable, IndexCost, PacketFlag, VideoIndex
 from dstream.media.display_order import DisplayOrder
-from dstream.media.facts import StreamFacts, stream_facts, video_streams, with_decoded
-from dstream.media.mp4 import KEYFRAME_BYTES, KEYFRAME_TRIES, encrypted
-from dstream.media.mp4_fragments import check_budget
+from dstream.media.facts import (
+    StreamFacts,
+    refuse_new_configuration,
+    stream_facts,
+    video_streams,
+    with_decoded,
+)
+from dstream.media.limits import KEYFRAME_BYTES, KEYFRAME_TRIES, check_budget, encrypted
 from dstream.media.packet_rows import NO_TIME, Row, gops_of_packets, make_table, timing_of
 from dstream.media.stream_ranges import RangeFinder
 from dstream.media.virtual import ReaderFile, demux_packets, open_libav
@@ -101,6 +106,7 @@ def _take(track: _Collected, packet: AvPacket[VideoStream], file: ReaderFile, na
             reason=MediaReason.TIMESTAMPS,
             name=name,
         )
+    refuse_new_configuration(packet, track.facts)
     data = bytes(packet)
     is_key = packet.is_keyframe
     if is_key and len(track.keyframes) < KEYFRAME_TRIES:
@@ -148,10 +154,7 @@ def _finish(window: Window, tracks: list[_Collected], header: bytes | None) -> l
         raise failure
     reader = window.reader
     cost = IndexCost(reader.bytes_read, reader.runs, True)
-    return [
-        VideoIndex(i.track, i.access, i.gops, i.packets, i.header, i.size_bytes, cost)
-        for i in found
-    ]
+    return [replace(index, cost=cost) for index in found]
 
 
 def _track_index(window: Window, track: _Collected, header: bytes | None) -> VideoIndex:
