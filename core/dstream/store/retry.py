@@ -120,6 +120,8 @@ class Retrier:
         if pause_s is None:
             if is_retryable(error):
                 self._meter.event("retry-exhausted", outcome_of(error))
+                # Whoever wraps this has nothing to add by trying the whole again.
+                error.facts = {**error.facts, "retry": False}
             return False
         self._meter.event("retry", outcome_of(error))
         self._clock.sleep(pause_s)
@@ -206,6 +208,8 @@ class Retrying:
                 return
             except DstreamError as error:
                 failures += 1
+                if not is_retryable(error):
+                    raise
                 if seen and not self._inner.capabilities.ordered_list:
                     raise
                 if not self._retrier.pause(failures, error):

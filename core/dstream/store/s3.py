@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from dstream.errors import (
-    DstreamError,
     InvalidInputError,
     NotFoundError,
     PermissionDeniedError,
@@ -191,7 +190,11 @@ class S3Store(S3Base):
         left = limit
         while left is None or left > 0:
             named["MaxKeys"] = _PAGE if left is None else min(_PAGE, left)
-            page = self._request("list", purpose, target, lambda c: _page(c, self._bucket, named))
+            page = self._persist(
+                lambda: self._request(
+                    "list", purpose, target, lambda clients: _page(clients, self._bucket, named)
+                )
+            )
             date_s = _date_s(page)
             for entry in page.get("Contents", ()):
                 info = self._listed(entry, date_s)
@@ -259,34 +262,27 @@ class S3Store(S3Base):
 
         # Only parts are safe to repeat on their own: a second start would leave an orphan, and
         # a second completion of a lost first finds no upload.
-        return self._retrier.call(once) if self._retrier and verb == "upload-part" else once()
+        return self._persist(once) if verb == "upload-part" else once()
 
     def _read(self, wanted: RangedRead, purpose: Purpose) -> Blob:
-        with translated(wanted.target):
-            _, reader = self._ready()
         asked_bytes = 0 if wanted.stop_byte is None else wanted.stop_byte - wanted.start_byte
-        try:
+
+        def once() -> Blob:
+            with translated(wanted.target):
+                _, reader = self._ready()
             with attempt(self._meter, self._clock, "get", purpose, asked_bytes) as traffic:
                 blob = reader.read(wanted)
                 traffic.received = len(blob.data)
                 traffic.requested = asked_bytes or traffic.received
                 return blob
+
+        try:
+            return self._in_region(once)
         except ShortReadError as error:
             if error.facts.get("status") != 416:
                 raise
             # Beyond the end; servers differ in what they say of the size.
             return self._nothing(wanted, purpose)
-        except StorageError as error:
-            self._follow_region(error)
-            raise
-
-    def _follow_region(self, error: StorageError) -> None:
-        """Sign for the region that a redirecting AWS named; the next attempt finds it."""
-        region = error.facts.get("bucket_region")
-        if isinstance(region, str) and region != self._options.region:
-            self._meter.event("redirect", "bucket-region")
-            self._options = replace(self._options, region=region)
-            self.close()
 
     def _nothing(self, wanted: RangedRead, purpose: Purpose) -> Blob:
         """An empty range: S3 has no such request, but the object must be there and reach so far."""
@@ -376,16 +372,23 @@ class S3Store(S3Base):
     def _is_versioned(self) -> bool:
         target = Target("GetBucketVersioning", self._bucket)
         try:
-            answer = self._request(
-                "versioning",
-                Purpose.OTHER,
-                target,
-                lambda clients: clients.data.get_bucket_versioning(
-                    Bucket=self._bucket, **clients.arguments["GetBucketVersioning"]
-                ),
+            answer = self._persist(
+                lambda: self._request(
+                    "versioning",
+                    Purpose.OTHER,
+                    target,
+                    lambda clients: clients.data.get_bucket_versioning(
+                        Bucket=self._bucket, **clients.arguments["GetBucketVersioning"]
+                    ),
+                )
             )
-        except DstreamError as error:
-            self._meter.event("fallback", f"versioning-unknown:{error.facts.get('code')}")
+        except PermissionDeniedError:
+            self._meter.event("fallback", "versioning-denied")
+            return False
+        except StorageError as error:
+            if error.facts.get("status") != 501:
+                raise
+            self._meter.event("fallback", "versioning-not-implemented")
             return False
         return bool(answer.get("Status") == "Enabled")
 
@@ -411,7 +414,7 @@ def _info(key: str, answer: Mapping[str, Any], size_bytes: int) -> ObjectInfo:
     return ObjectInfo(
         key,
         size_bytes,
-        unquoted(str(answer["ETag"])),
+        unquoted(str(answer.get("ETag", ""))),
         answer.get("VersionId"),
         last_modified_s=modified.timestamp() if modified is not None else _date_s(answer),
         server_date_s=_date_s(answer),

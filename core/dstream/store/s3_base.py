@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from dstream.clock import Clock, SystemClock
+from dstream.errors import StorageError
 from dstream.forks import renew_after_fork
 from dstream.measure import Meter, Purpose
 from dstream.store.base import check_key
@@ -100,8 +102,32 @@ class S3Base:
         call: Callable[[Clients], T],
         sent_bytes: int = 0,
     ) -> T:
-        """One counted request by boto3."""
-        with translated(target):
-            clients, _ = self._ready()
-        with attempt(self._meter, self._clock, verb, purpose, sent_bytes), translated(target):
-            return call(clients)
+        """One counted request by boto3; a second one where the bucket is in another region."""
+
+        def once() -> T:
+            with translated(target):
+                clients, _ = self._ready()
+            with attempt(self._meter, self._clock, verb, purpose, sent_bytes), translated(target):
+                return call(clients)
+
+        return self._in_region(once)
+
+    def _in_region(self, once: Callable[[], T]) -> T:
+        """Run a request again for the region that a redirecting AWS names.
+
+        A redirect is a definite refusal, so this is safe for put-if-absent too.
+        """
+        try:
+            return once()
+        except StorageError as error:
+            region = error.facts.get("bucket_region")
+            if not isinstance(region, str) or region == self._options.region:
+                raise
+            self._meter.event("redirect", "bucket-region")
+            self._options = replace(self._options, region=region)
+            self.close()
+        return once()
+
+    def _persist(self, action: Callable[[], T]) -> T:
+        """Retry one step of a longer operation on its own, where there is a retrier."""
+        return self._retrier.call(action) if self._retrier is not None else action()

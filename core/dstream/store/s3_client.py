@@ -99,6 +99,7 @@ class Clients:
         # Else every write waits for the server's leave, up to a second on those that give none.
         client.meta.events.unregister("before-call.s3", add_expect_header)
         client.meta.events.register("before-call.s3.DeleteObjects", _add_md5)
+        client.meta.events.register("before-call.s3", _forbid_redirects)
         return client
 
     def _made(self, options: StoreOptions, config: Mapping[str, Any]) -> Any:
@@ -225,6 +226,11 @@ def _add_md5(params: Any, **_: Any) -> None:
     if isinstance(body, bytes):
         digest = hashlib.md5(body, usedforsecurity=False).digest()
         params["headers"]["Content-MD5"] = base64.b64encode(digest).decode()
+
+
+def _forbid_redirects(params: Any, **_: Any) -> None:
+    """Keep botocore from asking for the bucket's region and sending again, uncounted."""
+    params.get("context", {}).setdefault("s3_redirect", {})["redirected"] = True
 
 
 def check_bucket(bucket: str) -> str:

@@ -179,7 +179,7 @@ def _other_error(
         return StorageError(
             f"{target.url}: the bucket is in region {region or 'unknown'} ({said}); give the "
             "region, for example AWS_REGION",
-            **{**facts, "bucket_region": region, "retry": region is not None},
+            **{**facts, "bucket_region": region, "retry": False},
         )
     if answer.status in (401, 403, 405):
         hint = (

@@ -1,0 +1,137 @@
+"""A small HTTP server on loopback that answers as a test says, or forwards and records."""
+
+from __future__ import annotations
+
+import http.client
+import socket
+import struct
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import urlsplit
+
+
+@dataclass(frozen=True)
+class Request:
+    method: str
+    path: str
+    headers: dict[str, str]
+    """Names in lower case."""
+    body: bytes
+
+
+@dataclass(frozen=True)
+class Reply:
+    status: int = 200
+    body: bytes = b""
+    headers: dict[str, str] = field(default_factory=dict)
+    cut_at: int | None = None
+    """Send only this many bytes of the body, then close."""
+    reset: bool = False
+    """Reset the connection instead of answering."""
+
+
+def s3_error(status: int, code: str, **headers: str) -> Reply:
+    body = f"<Error><Code>{code}</Code><Message>as scripted</Message></Error>".encode()
+    return Reply(status, body, {name.replace("_", "-"): value for name, value in headers.items()})
+
+
+Answerer = Callable[[Request], Reply]
+
+
+class Stub:
+    """The server; ``requests`` holds what came in."""
+
+    def __init__(self) -> None:
+        self.requests: list[Request] = []
+        self.answer: Answerer = lambda request: s3_error(404, "NoSuchKey")
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
+        self._server.daemon_threads = True
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,))
+        self._thread.start()
+
+    @property
+    def endpoint_url(self) -> str:
+        return f"http://127.0.0.1:{self._server.server_address[1]}"
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+
+    def script(self, *replies: Reply) -> None:
+        """Answer with these in turn; the last one stays."""
+        left = list(replies)
+        self.answer = lambda request: left.pop(0) if len(left) > 1 else left[0]
+
+    def _handler(self) -> type[BaseHTTPRequestHandler]:
+        stub = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def _serve(self) -> None:
+                length = int(self.headers.get("Content-Length", "0"))
+                headers = {name.lower(): value for name, value in self.headers.items()}
+                request = Request(self.command, self.path, headers, self.rfile.read(length))
+                stub.requests.append(request)
+                self._send(stub.answer(request))
+
+            do_GET = do_PUT = do_HEAD = do_POST = do_DELETE = _serve
+
+            def _send(self, reply: Reply) -> None:
+                if reply.reset:
+                    linger = struct.pack("ii", 1, 0)
+                    self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+                    self.close_connection = True
+                    return
+                self.send_response(reply.status)
+                named = {"Content-Length": str(len(reply.body)), **reply.headers}
+                for name, value in named.items():
+                    self.send_header(name, value)
+                self.end_headers()
+                if self.command != "HEAD":
+                    self.wfile.write(reply.body[: reply.cut_at])
+                if reply.cut_at is not None:
+                    self.close_connection = True
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        return Handler
+
+
+def forward_to(endpoint_url: str, *, without: str = "") -> Answerer:
+    """Pass requests on to a real server, without one header if so wished."""
+    host = urlsplit(endpoint_url).netloc
+
+    def answer(request: Request) -> Reply:
+        connection = http.client.HTTPConnection(host)
+        try:
+            kept = {name: value for name, value in request.headers.items() if name != without}
+            connection.request(request.method, request.path, request.body, kept)
+            reply = connection.getresponse()
+            body = reply.read()
+            named = {
+                name: value
+                for name, value in reply.getheaders()
+                if name.lower() not in ("connection", "transfer-encoding", "date", "server")
+            }
+            if request.method != "HEAD":
+                named["Content-Length"] = str(len(body))
+            return Reply(reply.status, body, named)
+        finally:
+            connection.close()
+
+    return answer
+
+
+@contextmanager
+def stub_server() -> Iterator[Stub]:
+    stub = Stub()
+    try:
+        yield stub
+    finally:
+        stub.close()
