@@ -344,3 +344,15 @@ def test_a_meter_can_be_shared(tmp_path: Path) -> None:
     assert clips.meter is meter
     assert clips["v00.mp4"].key == "v00.mp4"
     assert meter.snapshot().total("get").count >= 2
+
+
+def test_the_first_failure_in_the_plan_is_the_one_raised(tmp_path: Path) -> None:
+    source = new_url()
+    files = small(tmp_path, count=3)
+    files |= {f"v0{i}x.mp4": b"no video " * (i + 1) for i in range(3)}
+    fill(open_store(source), files)
+    for _ in range(5):
+        with dstream.clips(source, frames=4).loader(3, shuffle=None) as loader:
+            with pytest.raises(dstream.MediaError, match=r"v00x\.mp4"):
+                next(loader)
+            assert loader.report().clips == 0

@@ -28,7 +28,8 @@ class Clip:
     key: str
     """Which sample it shows."""
     start_s: float
-    """Where it starts, seconds from the sample's start."""
+    """Where it was asked to start, seconds from the sample's start. A clip that would cross the
+    sample's end starts earlier; ``pts_s`` has the frames."""
     pts_s: NDArray[np.float64]
     """float64 [T] presentation time of each frame, seconds from the file's first frame."""
     fps: float
@@ -48,7 +49,7 @@ class Batch:
     keys: list[str]
     """Sample of each clip."""
     start_s: NDArray[np.float64]
-    """float64 [B] where each clip starts, seconds from its sample's start."""
+    """float64 [B] where each clip was drawn to start, seconds from its sample's start."""
     pts_s: NDArray[np.float64]
     """float64 [B, T] presentation time of each frame, seconds from its file's first frame."""
     fps: NDArray[np.float64]
