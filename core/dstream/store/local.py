@@ -211,6 +211,10 @@ class LocalStore:
     def close(self) -> None:
         """Nothing to do: no file stays open between calls."""
 
+    def __getstate__(self) -> dict[str, object]:
+        # A callback belongs to the process that gave it.
+        return {**self.__dict__, "on_skip": None}
+
     def _path(self, key: str) -> Path:
         check_key(key)
         if any(part.startswith(TEMP_PREFIX) for part in key.split("/")):

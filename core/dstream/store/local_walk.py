@@ -76,15 +76,15 @@ class _Walker:
         path = self._root / key
         try:
             status = os.stat(path)
+            identity = (status.st_dev, status.st_ino)
+            if identity in above:
+                self._skip(key, "symlink-loop")
+                return
             entries = self._entries(key, path)
         except OSError as error:
             if not key or key == self._prefix.decode().rpartition("/")[0] + "/":
                 raise
             self._skip(key, _fault(error))
-            return
-        identity = (status.st_dev, status.st_ino)
-        if identity in above:
-            self._skip(key, "symlink-loop")
             return
         for entry in entries:
             name = key + entry.name

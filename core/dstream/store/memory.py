@@ -67,7 +67,8 @@ class MemoryStore:
         self, prefix: str = "", *, versioned: bool = False, clock: Clock | None = None
     ) -> None:
         self._space = _space(secrets.token_hex(8), versioned)
-        self._prefix = check_prefix(f"{prefix.strip('/')}/") if prefix.strip("/") else ""
+        folder = prefix.rstrip("/")
+        self._prefix = check_prefix(f"{folder}/") if folder else ""
         self._name = self._space.token
         self._clock: Clock = clock or SystemClock()
 

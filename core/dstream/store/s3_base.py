@@ -39,7 +39,7 @@ class S3Base:
         on_skip: Skip | None = None,
     ) -> None:
         self._bucket = check_bucket(bucket)
-        folder = prefix.strip("/")
+        folder = prefix.rstrip("/")
         self._prefix = check_prefix(f"{folder}/") if folder else ""
         self._options = options or StoreOptions()
         self._meter = meter or Meter()
