@@ -14,7 +14,7 @@ SRC ?=
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.installed
-	BIN=$(BIN) scripts/demo "$(SRC)"
+	@BIN=$(BIN) scripts/demo "$(SRC)"
 
 test: check
 	$(BIN)/python -m pytest
@@ -32,20 +32,20 @@ clean:
 	rm -rf $(VENV) .demo
 
 $(BIN)/python:
-	$(PYTHON) -c 'import sys; sys.exit("dstream needs Python 3.11 or newer: make PYTHON=python3.11 demo" if sys.version_info < (3, 11) else 0)'
-	$(PYTHON) -m venv $(VENV)
+	@$(PYTHON) -c 'import sys; sys.exit("dstream needs Python 3.11 or newer: make PYTHON=python3.11 demo" if sys.version_info < (3, 11) else 0)'
+	@$(PYTHON) -m venv $(VENV)
 
 SOURCES := pyproject.toml $(shell find core cli recipes -name '*.py')
 
 # A development install serves the demo as well, and follows the sources by itself.
 $(VENV)/.installed: $(SOURCES) | $(BIN)/python
 	@echo 'installing dstream into $(VENV)'
-	test -e $(VENV)/.dev || $(BIN)/pip install $(PIP_QUIET) .
-	touch $@
+	@test -e $(VENV)/.dev || $(BIN)/pip install $(PIP_QUIET) .
+	@touch $@
 
 # `--group` needs pip 25.1.
 $(VENV)/.dev: pyproject.toml | $(BIN)/python
 	@echo 'installing dstream and what its tests need into $(VENV)'
-	$(BIN)/pip install $(PIP_QUIET) --upgrade 'pip>=25.1'
-	$(BIN)/pip install $(PIP_QUIET) --editable . --group dev --group torch-test
-	touch $@ $(VENV)/.installed
+	@$(BIN)/pip install $(PIP_QUIET) --upgrade 'pip>=25.1'
+	@$(BIN)/pip install $(PIP_QUIET) --editable . --group dev --group torch-test
+	@touch $@ $(VENV)/.installed

@@ -9,6 +9,7 @@ import typer
 
 from dstream.errors import InvalidInputError
 from dstream_cli.options import Common, Debug, Json, Quiet, Repo, S3Args, common, epilog, is_path
+from dstream_cli.plain import counted
 from dstream_cli.progress import ProgressLine
 from dstream_cli.render import Facts, Part
 
@@ -189,7 +190,7 @@ def report_parts(report: LoaderReport) -> list[Part]:
         ("unverified", f"{format_bytes(report.bytes_unverified)} had no checksum"),
     ]
     facts += [
-        (name, f"{count:,} requests, {format_bytes(size_bytes)}")
+        (name, f"{counted(count, 'request')}, {format_bytes(size_bytes)}")
         for name, count, size_bytes in (
             ("side files", report.side_requests, report.side_bytes),
             ("tables", report.table_requests, report.table_bytes),
@@ -198,9 +199,9 @@ def report_parts(report: LoaderReport) -> list[Part]:
         if count
     ]
     if report.index_full_passes:
-        facts.append(("full passes", f"{report.index_full_passes:,} videos read to index them"))
+        facts.append(("full passes", f"{counted(report.index_full_passes, 'video')} read whole"))
     if report.throttles:
-        facts.append(("throttled", f"{report.throttles:,} requests"))
+        facts.append(("throttled", counted(report.throttles, "request")))
     facts += [
         (name, ", ".join(f"{count:,} {reason}" for reason, count in counts.items()))
         for name, counts in (

@@ -13,7 +13,7 @@ from dstream.format.manifest import Manifest, TableRef
 from dstream.format.tables import read_table
 from dstream.measure import Purpose
 from dstream.units import format_bytes, format_duration
-from dstream_cli.plain import timestamp
+from dstream_cli.plain import counted, timestamp
 from dstream_cli.render import Facts, Part, Table
 
 Document = dict[str, Any]
@@ -140,15 +140,15 @@ def generation_parts(document: Document) -> list[Part]:
     layouts = Counter(part["layout"] for part in document["parts"])
     params = "".join(f" {name}={value}" for name, value in recipe["params"].items())
     facts += [
-        ("samples", f"{totals.samples:,} of {totals.files:,} files"),
+        ("samples", f"{totals.samples:,} from {counted(totals.files, 'file')}"),
         ("length", format_duration(totals.duration_s)),
         ("bytes", f"{format_bytes(totals.bytes)}; index {format_bytes(document['index_bytes'])}"),
-        ("layout", ", ".join(f"{layout} ({n} part(s))" for layout, n in layouts.items())),
+        ("layout", ", ".join(f"{layout} ({counted(n, 'part')})" for layout, n in layouts.items())),
         ("recipe", recipe["name"] + params),
         *(("source", source) for source in document["sources"]),
     ]
     if totals.quarantined:
-        facts.append(("quarantined", f"{totals.quarantined:,} files"))
+        facts.append(("quarantined", counted(totals.quarantined, "file")))
     parts: list[Part] = [Facts(facts, title=title)]
     kinds = document["kinds"]
     if kinds:
@@ -173,12 +173,14 @@ def quarantine_table(rows: Sequence[Document]) -> Table:
     example = {row["reason"]: row for row in reversed(rows)}
     return Table(
         ("reason", ">files", "for example"),
-        [
-            (reason, n, f"{example[reason]['name']}: {example[reason]['detail']}")
-            for reason, n in count.most_common()
-        ],
+        [(reason, n, _told(example[reason])) for reason, n in count.most_common()],
         title="Quarantined",
     )
+
+
+def _told(row: Document) -> str:
+    name, detail = str(row["name"]), str(row["detail"])
+    return detail if name in detail else f"{name}: {detail}"
 
 
 def _versions(versions: Sequence[int]) -> str:

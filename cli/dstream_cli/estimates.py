@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dstream.ingest import Estimate, LayoutEstimate
 from dstream.units import format_bytes, format_duration
+from dstream_cli.plain import counted
 from dstream_cli.render import Facts, Part, Table
 
 
@@ -12,22 +13,26 @@ def estimate_parts(found: Estimate) -> list[Part]:
     facts: list[tuple[str, object]] = [
         (
             "found",
-            f"{found.videos:,} videos, {found.side_files:,} side files, "
+            f"{counted(found.videos, 'video')}, {counted(found.side_files, 'side file')}, "
             f"{format_bytes(found.bytes)}",
         ),
         (
             "sampled",
-            f"{found.sampled_videos:,} videos by reading {format_bytes(found.sampled_bytes)} "
-            f"at {format_bytes(found.bytes_per_s)}/s",
+            f"{counted(found.sampled_videos, 'video')} by reading "
+            f"{format_bytes(found.sampled_bytes)} at {format_bytes(found.bytes_per_s)}/s",
         ),
         (
             "expected",
-            f"{found.usable_videos:,} usable videos, {format_duration(found.duration_s)} of film",
+            f"{counted(found.usable_videos, 'usable video')}, "
+            f"{format_duration(found.duration_s)} of film",
         ),
     ]
     if found.full_pass_videos:
         facts.append(
-            ("full passes", f"{found.full_pass_videos:,} videos must be read whole to be indexed")
+            (
+                "full passes",
+                f"{counted(found.full_pass_videos, 'video')} to be read whole to be indexed",
+            )
         )
     if found.quarantined:
         reasons = ", ".join(f"{n} {reason}" for reason, n in found.quarantined.items())

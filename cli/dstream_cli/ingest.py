@@ -244,7 +244,7 @@ def _show(line: ProgressLine, progress: Progress) -> None:
 def _report(call: Common, result: IngestResult) -> int:
     from dstream.units import format_bytes
     from dstream_cli.datasets import quarantine_table
-    from dstream_cli.plain import plain
+    from dstream_cli.plain import counted, plain
 
     document = {
         "repository": call.repo,
@@ -264,10 +264,11 @@ def _report(call: Common, result: IngestResult) -> int:
     facts: list[tuple[str, object]] = [
         (
             "added",
-            f"{result.samples:,} samples in {result.files:,} files, {format_bytes(result.bytes)}",
+            f"{counted(result.samples, 'sample')} in {counted(result.files, 'file')}, "
+            f"{format_bytes(result.bytes)}",
         ),
         *(
-            (name, f"{count:,} videos")
+            (name, counted(count, "video"))
             for name, count in (
                 ("unchanged", result.unchanged_files),
                 ("resumed", result.resumed_files),

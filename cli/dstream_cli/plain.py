@@ -49,6 +49,15 @@ def printable(text: str) -> str:
     )
 
 
+def counted(number: int, noun: str) -> str:
+    """A number with its noun.
+
+    >>> counted(1, "file"), counted(1200, "file")
+    ('1 file', '1,200 files')
+    """
+    return f"{number:,} {noun}" + ("" if number == 1 else "s")
+
+
 def timestamp(time_s: float | None) -> str:
     """A time in UTC for people and machines; empty where it is unknown.
 
@@ -67,7 +76,7 @@ def sparkline(values: Iterable[float], width: int = 60) -> str:
     """Bars of ``values`` from 0 to their maximum; more than ``width`` are pooled by maximum.
 
     >>> sparkline([0, 1, 2, 4, 8])
-    '▁▁▂▄█'
+    '▁▂▃▅█'
     """
     numbers = list(values)
     if not numbers:

@@ -11,7 +11,7 @@ from dstream.format.index import VideoIndex
 from dstream.format.index_codec import encode_index_group
 from dstream.loader.source import Sample
 from dstream.units import format_bytes, format_duration
-from dstream_cli.plain import sparkline
+from dstream_cli.plain import counted, sparkline
 from dstream_cli.render import Facts, Part
 
 Document = dict[str, Any]
@@ -150,7 +150,8 @@ def _track_parts(track: Document, title: str) -> list[Part]:
         ("access", f"{track['access']}, checksums {'kept' if gops['checksums'] else 'not kept'}"),
         (
             "index",
-            f"{format_bytes(index['stored_bytes'])} stored; found by {index['reads']} read(s) "
+            f"{format_bytes(index['stored_bytes'])} stored; found by "
+            f"{counted(index['reads'], 'read')} "
             f"of {format_bytes(index['bytes_read'])}{passed}",
         ),
     ]
