@@ -10,7 +10,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 SRC ?=
 
-.PHONY: demo test check bench clean
+.PHONY: demo test check bench tour clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.installed
@@ -27,6 +27,10 @@ check: $(VENV)/.dev
 
 bench: $(VENV)/.dev
 	$(BIN)/python bench/run.py
+
+# Writes the README's example output anew.
+tour: demo
+	@BIN=$(BIN) scripts/tour
 
 clean:
 	rm -rf $(VENV) .demo
