@@ -61,7 +61,7 @@ def looks_like_video(head: bytes) -> bool:
     >>> looks_like_video(bytes.fromhex("00000018") + b"ftypisom"), looks_like_video(b"{}")
     (True, False)
     """
-    if head[4:8] in _BOXES and int.from_bytes(head[:4], "big") in (1, *range(8, 1 << 26)):
+    if head[4:8] in _BOXES and not 2 <= int.from_bytes(head[:4], "big") < 8:
         return True
     if head[:4] in (b"\x1a\x45\xdf\xa3", b"\x00\x00\x01\xba") or head[:4] == b"FLV\x01":
         return True
