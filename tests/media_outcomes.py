@@ -7,6 +7,8 @@ on disk, packed into shards, and behind a store alike.
 from __future__ import annotations
 
 import faulthandler
+import json
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -29,6 +31,9 @@ from sequential import all_frames, array_hash
 Fetch = Callable[[Sequence[Extent]], list[bytes]]
 
 EXACT = "exact"
+OUTCOMES = Path(__file__).parent / "data" / "media_outcomes.json"
+"""Path in the media folder -> outcome. ``python tests/media_outcomes.py FOLDER`` writes it anew;
+read the difference before it is committed."""
 VIDEO_SUFFIXES = frozenset({".3gp", ".avi", ".flv", ".mkv", ".mov", ".mp4", ".ts", ".webm"})
 KINDS: tuple[dict[str, Any], ...] = ({"stride": 1}, {"stride": 2}, {"stride": 4}, {"fps": 10.0})
 PLACES = 4
@@ -207,3 +212,15 @@ def _upright(
     out = np.empty((3, *track.display_size), np.uint8)
     converter.write(frame, track, out)
     return out
+
+
+def write_table(folder: Path) -> None:
+    found = {
+        str(path.relative_to(folder)): outcome_on_disk(path).outcome for path in videos(folder)
+    }
+    OUTCOMES.parent.mkdir(exist_ok=True)
+    OUTCOMES.write_text(json.dumps(found, indent=1, sort_keys=True) + "\n")
+
+
+if __name__ == "__main__":
+    write_table(Path(sys.argv[1]))

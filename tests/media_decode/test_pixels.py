@@ -123,6 +123,31 @@ def test_native_grey_is_left_alone(pix_fmt: str) -> None:
     assert np.array_equal(got[0], planes(frame)[0])
 
 
+@pytest.mark.parametrize(
+    ("pix_fmt", "channels", "dtype"),
+    [
+        ("yuv420p", 3, np.uint8),
+        ("yuv420p9le", 3, np.uint16),
+        ("yuv422p14le", 3, np.uint16),
+        ("rgb48le", 3, np.uint16),
+        ("gbrpf32le", 3, np.uint16),
+        ("pal8", 3, np.uint8),
+        ("monob", 1, np.uint8),
+        ("ya16le", 1, np.uint16),
+    ],
+)
+def test_native_shapes_and_types(pix_fmt: str, channels: int, dtype: type) -> None:
+    frame = av.VideoFrame(32, 16, pix_fmt)
+    got = convert(frame, PixelSettings(pixels="native"))
+    assert got.shape == (channels, 16, 32)
+    assert got.dtype == dtype
+
+
+def test_an_unknown_pixel_format_is_refused() -> None:
+    with pytest.raises(MediaError, match="unknown pixel format"):
+        output_dtype(replace(TRACK, pix_fmt="nonesuch"), PixelSettings(pixels="native"))
+
+
 def test_native_rgb_is_left_alone_and_put_in_order() -> None:
     frame = picture("gbrp")
     frame.colorspace = 0

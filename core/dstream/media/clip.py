@@ -16,12 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dstream.errors import DstreamError, MediaError, MediaReason
-from dstream.format.index import Access, GopTable, PacketFlag, PacketTable, VideoIndex, VideoTrack
+from dstream.format.index import Access, GopTable, PacketTable, VideoIndex, VideoTrack
 from dstream.media.frames import (
     ClipRequest,
     FramesMissingError,
     KnownFrames,
     choose_frames,
+    display_order,
     instants,
     round_tick,
     shown_pts,
@@ -116,13 +117,11 @@ def plan_clip(index: VideoIndex, request: ClipRequest) -> ClipPlan:
         )
     if index.packets is None:
         return _plan_by_time(index, request)
-    shown = shown_pts(index.packets.pts, _has(index.packets, PacketFlag.DISCARD))
-    known = KnownFrames(
-        within(shown, request.start_pts, request.end_pts), True, request.end_pts - 1
-    )
+    order = display_order(index.packets)
+    shown = within(order.pts, request.start_pts, request.end_pts)
+    known = KnownFrames(shown, True, request.end_pts - 1)
     targets = choose_frames(request, index.track.time_base, known)
-    plan = _plan_by_table(index, index.packets, request, targets, backed_up=0)
-    return replace(plan, frame_index=np.searchsorted(shown, targets).astype(np.int64))
+    return _plan_by_table(index, index.packets, request, targets, backed_up=0)
 
 
 def resolve_targets(index: VideoIndex, plan: ClipPlan, packets: Packets) -> NDArray[np.int64]:
@@ -158,8 +157,9 @@ def feed_range(
         NeedMoreData: when decoding has to start before the plan's first GOP.
         MediaError: when a target has no packet.
     """
-    wanted = np.flatnonzero(np.isin(packets.pts, targets))
-    absent = ~np.isin(targets, packets.pts)
+    is_wanted = np.isin(packets.pts, targets) & ~packets.is_discard
+    wanted = np.flatnonzero(is_wanted)
+    absent = ~np.isin(targets, packets.pts[is_wanted])
     if absent.any():
         raise MediaError(
             f"the packets of GOPs {plan.first_gop} to {plan.stop_gop - 1} lack the frame with "
@@ -183,8 +183,7 @@ def widen(index: VideoIndex, plan: ClipPlan) -> ClipPlan | None:
         return None
     backed_up = plan.backed_up + 1
     if index.packets is not None and plan.target_pts is not None:
-        wider = _plan_by_table(index, index.packets, plan.request, plan.target_pts, backed_up)
-        return replace(wider, frame_index=plan.frame_index)
+        return _plan_by_table(index, index.packets, plan.request, plan.target_pts, backed_up)
     return replace(
         _plan_gops(index, plan.request, plan.first_gop - 1, plan.stop_gop), backed_up=backed_up
     )
@@ -213,11 +212,6 @@ def coalesce(extents: Iterable[Extent], max_gap_bytes: int = 0) -> list[tuple[in
     return merged
 
 
-def _has(packets: PacketTable, flag: PacketFlag) -> NDArray[np.bool_]:
-    found: NDArray[np.bool_] = (packets.flags & np.uint8(flag)) != 0
-    return found
-
-
 def _plan_by_table(
     index: VideoIndex,
     packets: PacketTable,
@@ -230,14 +224,24 @@ def _plan_by_table(
     The second condition is for open GOPs: frames shown before a keyframe but stored after it
     need the GOP before.
     """
-    gops = index.gops
-    wanted = np.flatnonzero(np.isin(packets.pts, targets))
-    usable = np.flatnonzero((gops.first_packet <= wanted[0]) & (gops.key_pts <= targets[0]))
-    first = max(int(usable[-1]) - backed_up, 0) if len(usable) else 0
-    last = int(np.searchsorted(gops.first_packet, wanted[-1], side="right")) - 1
+    gops, order = index.gops, display_order(packets)
+    numbers = np.searchsorted(order.pts, targets).astype(np.int64)
+    low = int(order.first_packet[numbers].min())
+    high = int(order.last_packet[numbers].max())
+    first = int(np.searchsorted(gops.first_packet, low, side="right")) - 1
+    while first > 0 and gops.key_pts[first] > targets[0]:
+        first -= 1
+    first = max(first - backed_up, 0)
+    last = int(np.searchsorted(gops.first_packet, high, side="right")) - 1
     plan = _plan_gops(index, request, first, max(last, first) + 1)
-    needed = packets.size_bytes[max(int(gops.first_packet[first]), 0) : wanted[-1] + 1]
-    return replace(plan, target_pts=targets, payload_bytes=int(needed.sum()), backed_up=backed_up)
+    needed = packets.size_bytes[max(int(gops.first_packet[first]), 0) : high + 1]
+    return replace(
+        plan,
+        target_pts=targets,
+        frame_index=numbers,
+        payload_bytes=int(needed.sum()),
+        backed_up=backed_up,
+    )
 
 
 def _plan_by_time(index: VideoIndex, request: ClipRequest) -> ClipPlan:

@@ -110,6 +110,8 @@ def decode_packets(
     """
     economical = skip and track.codec in _SKIPS_UNREFERENCED
     for coded in packets:
+        if not coded.data:  # libav would take it for the end of the stream
+            continue
         packet = av.Packet(len(coded.data))
         packet.update(coded.data)  # type: ignore[arg-type]  # it takes any buffer
         packet.pts, packet.dts = coded.pts, coded.dts

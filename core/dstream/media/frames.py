@@ -9,11 +9,13 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dstream.errors import DstreamError, InvalidInputError
+from dstream.format.index import PacketFlag, PacketTable
 
 _HALF = Fraction(1, 2)
 _MAX_RATE_DENOMINATOR = 1_000_000
@@ -105,6 +107,31 @@ def shown_pts(pts: NDArray[np.int64], is_discard: NDArray[np.bool_]) -> NDArray[
     if len(shown) > 1 and not np.all(shown[1:] > shown[:-1]):
         shown = np.unique(shown)
     return shown
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DisplayOrder:
+    """The shown frames of a packet table in ascending order of pts; arrays of equal length."""
+
+    pts: NDArray[np.int64]
+    """Distinct."""
+    first_packet: NDArray[np.int64]
+    """Position in the packet table; of the first packet where several have one pts."""
+    last_packet: NDArray[np.int64]
+
+
+@lru_cache(maxsize=32)
+def display_order(packets: PacketTable) -> DisplayOrder:
+    """The table's frames as shown. The last few tables' are kept: it costs a sort."""
+    positions = np.flatnonzero((packets.flags & np.uint8(PacketFlag.DISCARD)) == 0)
+    pts = packets.pts[positions]
+    if np.all(pts[1:] > pts[:-1]):
+        return DisplayOrder(pts, positions, positions)
+    order = np.argsort(pts, kind="stable")
+    pts, positions = pts[order], positions[order]
+    starts = np.flatnonzero(np.concatenate([[True], pts[1:] != pts[:-1]]))
+    last = np.concatenate([starts[1:], [len(pts)]]) - 1
+    return DisplayOrder(pts[starts], positions[starts], positions[last])
 
 
 def within(shown: NDArray[np.int64], start_pts: int, end_pts: int) -> NDArray[np.int64]:

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from dstream.errors import InvalidInputError, MediaError, MediaReason
 from dstream.format.index import VideoTrack
 
-_RGB_DEPTHS = (9, 10, 12, 14, 16)
+_DEPTHS = (9, 10, 12, 14, 16)
 _RESERVED_MATRIX = 3
 _BT601 = 5
 _SCALABLE = ("yuv", "gray", "gbr")
@@ -108,9 +108,9 @@ def _target_format(pix_fmt: str, settings: PixelSettings) -> str:
         raise MediaError(
             f"unknown pixel format {pix_fmt!r}", reason=MediaReason.UNDECODABLE, pix_fmt=pix_fmt
         ) from error
-    if pix_fmt.startswith(("gray", "ya", "mono")):
-        return "gray" if bits <= 8 else f"gray{min(d for d in _RGB_DEPTHS if d >= bits)}le"
-    return "gbrp" if bits <= 8 else f"gbrp{min(d for d in _RGB_DEPTHS if d >= bits)}le"
+    kind = "gray" if pix_fmt.startswith(("gray", "ya", "mono")) else "gbrp"
+    deeper = next((depth for depth in _DEPTHS if depth >= bits), _DEPTHS[-1])
+    return kind if bits <= 8 else f"{kind}{deeper}le"
 
 
 class FrameConverter:
