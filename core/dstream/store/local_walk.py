@@ -57,7 +57,9 @@ def walk(
     if folder and not os.path.isdir(root / folder):
         os.close(os.open(root, _FOLDER_FLAGS))
         return
-    walker = _Walker(root, prefix.encode(), (start_after or "").encode(), skip, temporary)
+    walker = _Walker(
+        root, prefix.encode(), (start_after or "").encode(errors="surrogatepass"), skip, temporary
+    )
     yield from walker.folder(start, ())
 
 

@@ -158,7 +158,7 @@ class MemoryStore:
                 if key.startswith(wanted)
             ]
         found.sort(key=lambda entry: entry[0].encode())
-        after = (start_after or "").encode()
+        after = (start_after or "").encode(errors="surrogatepass")
         left = len(found) if limit is None else limit
         for key, version in found:
             if left <= 0:

@@ -7,13 +7,12 @@ counts it. Conditional writes go by a client of their own with a short timeout.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 from dstream.errors import (
-    InvalidInputError,
     NotFoundError,
     PermissionDeniedError,
     ShortReadError,
@@ -21,12 +20,18 @@ from dstream.errors import (
     StorageError,
 )
 from dstream.measure import Purpose
-from dstream.store.base import Blob, Capabilities, ObjectInfo, Upload, check_key
+from dstream.store.base import Blob, Capabilities, ObjectInfo, Upload
 from dstream.store.local_errors import source_opened
 from dstream.store.metered import attempt
 from dstream.store.ranges import check_prefix, check_range, stop_within
+from dstream.store.s3_answers import (
+    answer_date_s,
+    list_page,
+    listed_info,
+    uploads_page,
+    written_info,
+)
 from dstream.store.s3_base import S3Base
-from dstream.store.s3_client import Clients
 from dstream.store.s3_delete import (
     Wanted,
     bulk_arguments,
@@ -34,7 +39,7 @@ from dstream.store.s3_delete import (
     is_gone,
     means_no_bulk,
 )
-from dstream.store.s3_errors import Target, http_date_s, translated
+from dstream.store.s3_errors import Target, translated
 from dstream.store.s3_ranged import RangedRead, require_etag, unquoted
 from dstream.store.s3_upload import upload_file
 
@@ -71,7 +76,7 @@ class S3Store(S3Base):
                 Bucket=self._bucket, Key=target.key, **named, **clients.arguments["HeadObject"]
             ),
         )
-        return _info(key, answer, int(answer["ContentLength"]))
+        return written_info(key, answer, int(answer["ContentLength"]))
 
     def get(
         self,
@@ -116,7 +121,7 @@ class S3Store(S3Base):
             ),
             len(data),
         )
-        return _info(key, answer, len(data))
+        return written_info(key, answer, len(data))
 
     def put_if_absent(self, key: str, data: bytes, *, purpose: Purpose = Purpose.LOG) -> ObjectInfo:
         """Create one object by one request with ``If-None-Match: *``.
@@ -142,7 +147,7 @@ class S3Store(S3Base):
             ),
             len(data),
         )
-        return _info(key, answer, len(data))
+        return written_info(key, answer, len(data))
 
     def upload(self, key: str, path: Path, *, purpose: Purpose = Purpose.COPY) -> ObjectInfo:
         """Write one object from a local file, then ask for its facts.
@@ -192,15 +197,17 @@ class S3Store(S3Base):
             named["MaxKeys"] = _PAGE if left is None else min(_PAGE, left)
             page = self._persist(
                 lambda: self._request(
-                    "list", purpose, target, lambda clients: _page(clients, self._bucket, named)
+                    "list", purpose, target, lambda clients: list_page(clients, self._bucket, named)
                 )
             )
-            date_s = _date_s(page)
+            date_s = answer_date_s(page)
             for entry in page.get("Contents", ()):
-                info = self._listed(entry, date_s)
-                if info is not None:
-                    left = None if left is None else left - 1
-                    yield info
+                info, skipped = listed_info(entry, self._prefix, date_s)
+                if skipped is not None:
+                    self._skip(info.key, skipped)
+                    continue
+                left = None if left is None else left - 1
+                yield info
             if not page.get("IsTruncated"):
                 return
             named["ContinuationToken"] = page["NextContinuationToken"]
@@ -221,7 +228,10 @@ class S3Store(S3Base):
         named: dict[str, Any] = {"Prefix": target.key}
         while True:
             page = self._request(
-                "list-uploads", Purpose.OTHER, target, lambda c: _uploads(c, self._bucket, named)
+                "list-uploads",
+                Purpose.OTHER,
+                target,
+                lambda c: uploads_page(c, self._bucket, named),
             )
             for entry in page.get("Uploads", ()):
                 yield Upload(
@@ -310,24 +320,6 @@ class S3Store(S3Base):
         self._if_match = False
         return True
 
-    def _listed(self, entry: Mapping[str, Any], date_s: float | None) -> ObjectInfo | None:
-        key = str(entry["Key"]).removeprefix(self._prefix)
-        try:
-            check_key(key, root_length=len(self._prefix.encode()))
-        except InvalidInputError:
-            reason = "folder-marker" if key.endswith("/") or not key else "bad-name"
-            self._meter.event("list-skip", reason)
-            if self.on_skip is not None:
-                self.on_skip(key, reason)
-            return None
-        return ObjectInfo(
-            key,
-            int(entry["Size"]),
-            unquoted(str(entry["ETag"])),
-            last_modified_s=entry["LastModified"].timestamp(),
-            server_date_s=date_s,
-        )
-
     def _delete(self, batch: Wanted, purpose: Purpose) -> dict[str, str]:
         target = Target("DeleteObjects", self._bucket, self._prefix)
         if self._bulk_delete:
@@ -391,31 +383,3 @@ class S3Store(S3Base):
             self._meter.event("fallback", "versioning-not-implemented")
             return False
         return bool(answer.get("Status") == "Enabled")
-
-
-def _page(clients: Clients, bucket: str, named: Mapping[str, Any]) -> Any:
-    return clients.data.list_objects_v2(
-        Bucket=bucket, **named, **clients.arguments["ListObjectsV2"]
-    )
-
-
-def _uploads(clients: Clients, bucket: str, named: Mapping[str, Any]) -> Any:
-    return clients.data.list_multipart_uploads(
-        Bucket=bucket, **named, **clients.arguments["ListMultipartUploads"]
-    )
-
-
-def _date_s(answer: Mapping[str, Any]) -> float | None:
-    return http_date_s(answer["ResponseMetadata"]["HTTPHeaders"].get("date", ""))
-
-
-def _info(key: str, answer: Mapping[str, Any], size_bytes: int) -> ObjectInfo:
-    modified = answer.get("LastModified")
-    return ObjectInfo(
-        key,
-        size_bytes,
-        unquoted(str(answer.get("ETag", ""))),
-        answer.get("VersionId"),
-        last_modified_s=modified.timestamp() if modified is not None else _date_s(answer),
-        server_date_s=_date_s(answer),
-    )

@@ -128,6 +128,12 @@ class S3Base:
             self.close()
         return once()
 
+    def _skip(self, name: str, reason: str) -> None:
+        """Count what a listing leaves out, and say so."""
+        self._meter.event("list-skip", reason)
+        if self.on_skip is not None:
+            self.on_skip(name, reason)
+
     def _persist(self, action: Callable[[], T]) -> T:
         """Retry one step of a longer operation on its own, where there is a retrier."""
         return self._retrier.call(action) if self._retrier is not None else action()

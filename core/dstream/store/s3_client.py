@@ -6,11 +6,14 @@ import base64
 import hashlib
 import re
 import socket
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import botocore.exceptions
+import botocore.loaders
 import botocore.session
 from botocore import UNSIGNED
 from botocore.awsrequest import AWSResponse
@@ -64,14 +67,26 @@ class Clients:
     def __init__(self, bucket: str, options: StoreOptions) -> None:
         with translated(Target("GetObject", bucket)):
             self._session = botocore.session.Session(profile=options.profile)
+            data_path = self._session.get_config_variable("data_path")
+            self._session.register_component("data_loader", _loader(data_path))
             self.data = self._client(options, options.read_timeout_s)
-            self.commit = self._client(options, options.commit_timeout_s)
+        self._options = options
+        self._commit: Any = None
+        self._lock = threading.Lock()
         self.signed = not options.no_sign_request
         self.custom_endpoint = "amazonaws.com" not in self.data.meta.endpoint_url
         self.arguments = {
             name: _accepted(self.data, name, options.request_args) for name in OPERATIONS
         }
         _require_known(options.request_args, self.arguments)
+
+    @property
+    def commit(self) -> Any:
+        """The client for conditional writes; made at the first, as readers need none."""
+        with self._lock:
+            if self._commit is None:
+                self._commit = self._client(self._options, self._options.commit_timeout_s)
+            return self._commit
 
     def _client(self, options: StoreOptions, read_timeout_s: float) -> Any:
         style = {} if options.addressing == "auto" else {"addressing_style": options.addressing}
@@ -163,9 +178,16 @@ class Clients:
         return found.get_frozen_credentials()
 
     def close(self) -> None:
-        """Close the connections of both clients."""
+        """Close the connections of the clients."""
         self.data.close()
-        self.commit.close()
+        if self._commit is not None:
+            self._commit.close()
+
+
+@lru_cache(maxsize=4)
+def _loader(data_path: str | None) -> botocore.loaders.Loader:
+    """Service descriptions, parsed once for all stores: they are most of a client's making."""
+    return botocore.loaders.create_loader(data_path)
 
 
 class _NoBody:
