@@ -115,7 +115,9 @@ def _open(call: Common, target: str, *, split: str | None, recipe: str, **clip: 
     if not is_path(target, call.repo):
         if recipe:
             clip["recipe"] = recipe
-        return dstream.open(call.repo_url(), options=options).clips(target, split=split, **clip)
+        repo = dstream.open(call.repo_url(), options=options)
+        call.context.call_on_close(repo.close)
+        return repo.clips(target, split=split, **clip)
     if split is not None or recipe:
         raise InvalidInputError("--split and --recipe need a dataset: raw videos have neither")
     folder = target if "://" in target else Path(target).expanduser()

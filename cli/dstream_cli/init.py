@@ -38,10 +38,7 @@ def run(
 
     call = common(context, quiet=quiet, s3_arg=s3_arg)
     store = call.open_store(url)
-    try:
-        root = Catalog.create(store).head()
-    finally:
-        store.close()
+    root = Catalog.create(store).head()
     document = {"repository": store.url, "seq": root.seq}
     call.out.result(document, [f"Made an empty repository in {store.url}"])
     call.out.message(f"Next: dstream ingest SOURCE --name NAME --repo {store.url}")

@@ -66,6 +66,7 @@ class Common:
     out: Output
     repo: str
     s3_args: tuple[tuple[str, str], ...]
+    context: typer.Context
 
     def store_options(self) -> StoreOptions:
         """Settings for every store that the verb opens."""
@@ -79,10 +80,12 @@ class Common:
         meter: Meter | None = None,
         on_skip: Callable[[str, str], None] | None = None,
     ) -> Store:
-        """The store at ``url``, with this call's options."""
+        """The store at ``url``, with this call's options; closed when the verb is done."""
         from dstream.store.opening import open_store
 
-        return open_store(url, options=self.store_options(), meter=meter, on_skip=on_skip)
+        store = open_store(url, options=self.store_options(), meter=meter, on_skip=on_skip)
+        self.context.call_on_close(store.close)
+        return store
 
     def catalog(self, meter: Meter | None = None) -> Catalog:
         """The catalog of the repository. Raises ``NotFoundError`` where there is none."""
@@ -107,7 +110,7 @@ def common(
     """Take the shared options of one call. ``--json`` and ``--debug`` are on the sink already."""
     out = context.ensure_object(Output)
     out.quiet = quiet
-    return Common(out, repo, tuple(named_values(s3_arg or (), "--s3-arg").items()))
+    return Common(out, repo, tuple(named_values(s3_arg or (), "--s3-arg").items()), context)
 
 
 def named_values(pairs: Sequence[str], option: str) -> dict[str, str]:

@@ -86,10 +86,7 @@ def _raw_file(call: Common, target: str) -> None:
 
     folder, _, name = target.rpartition("/") if "://" in target else _split(target)
     store = call.open_store(folder)
-    try:
-        indexes = index_video(StoreReader(store, store.head(name)))
-    finally:
-        store.close()
+    indexes = index_video(StoreReader(store, store.head(name)))
     document = {"file": target, **video_document(indexes)}
     call.out.result(document, video_parts(document))
 
