@@ -7,7 +7,6 @@ videos; ``DSTREAM_REQUIRE=rgw,media`` makes their absence a failure instead of a
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -52,7 +51,7 @@ def moto_url() -> Iterator[str]:
 @pytest.fixture(scope="session")
 def rgw() -> Iterator[str]:
     """Endpoint of a real S3 server; see ``DSTREAM_RGW_ENDPOINT`` above."""
-    with rgw_server(Path(tempfile.mkdtemp(prefix="dstream-rgw-"))) as endpoint_url:
+    with rgw_server() as endpoint_url:
         yield endpoint_url
 
 

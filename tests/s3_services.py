@@ -7,6 +7,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 import uuid
 from collections.abc import Iterator
@@ -130,7 +131,7 @@ def _wait_for(port: int, server: subprocess.Popen[bytes]) -> None:
 
 
 @contextmanager
-def rgw_server(folder: Path) -> Iterator[str]:
+def rgw_server() -> Iterator[str]:
     """The endpoint of a Ceph RGW: the one that runs already, or one started here."""
     running = os.environ.get("DSTREAM_RGW_ENDPOINT")
     if running:
@@ -138,6 +139,8 @@ def rgw_server(folder: Path) -> Iterator[str]:
         return
     if shutil.which("radosgw") is None:
         absent("rgw", "radosgw is not installed")
+    # Not pytest's own folder: the daemons' sockets want a short path.
+    folder = Path(tempfile.mkdtemp(prefix="dstream-rgw-"))
     try:
         yield _start_rgw(folder)
     finally:
