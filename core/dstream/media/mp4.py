@@ -37,6 +37,8 @@ from dstream.media.packet_rows import (
 from dstream.media.virtual import TABLE_OPTIONS, VirtualFile, demux_packets, open_libav
 from dstream.media.window import Window
 
+_BEYOND_BYTES = 64 << 20
+
 
 @dataclass(frozen=True, slots=True)
 class TrackRows:
@@ -69,8 +71,10 @@ def list_packets(name: str, size_bytes: int, moov: bytes, spans: Sequence[Span])
     Raises:
         MediaError: libav does not understand the boxes, or there is no video track.
     """
+    # Longer than the file, so that packets beyond its end are listed whole, and recognised.
+    virtual_bytes = size_bytes + _BEYOND_BYTES
     with open_libav(
-        VirtualFile(size_bytes, filled(spans, size_bytes)),
+        VirtualFile(virtual_bytes, filled(spans, virtual_bytes)),
         name,
         format_name="mov",
         options=TABLE_OPTIONS,
@@ -98,7 +102,7 @@ def list_packets(name: str, size_bytes: int, moov: bytes, spans: Sequence[Span])
             raise failure
         wanted = [stream for stream in streams if stream.index in tracks]
         for packet in demux_packets(container, wanted):
-            if packet.pts is not None and packet.pos is not None:
+            if packet.pts is not None and packet.pos is not None and not packet.is_corrupt:
                 refuse_new_configuration(packet, tracks[packet.stream_index].facts)
                 tracks[packet.stream_index].rows.append(
                     Row(

@@ -34,6 +34,9 @@ TABLE_OPTIONS: Mapping[str, str] = {
 """Trust the container's tables alone: no packet is looked into, none is decoded."""
 
 
+_ZEROS = memoryview(bytes(1 << 20))
+
+
 class VirtualFile(io.RawIOBase):
     """A file of ``size_bytes`` whose bytes are ``spans``, and zeros between them."""
 
@@ -69,7 +72,9 @@ class VirtualFile(io.RawIOBase):
         stop = min(self._size_bytes, start + len(view))
         if stop <= start:
             return 0
-        view[: stop - start] = bytes(stop - start)
+        for place in range(0, stop - start, len(_ZEROS)):
+            size = min(len(_ZEROS), stop - start - place)
+            view[place : place + size] = _ZEROS[:size]
         nearest = max(0, bisect_right(self._starts, start) - 1)
         for offset, data in self._spans[nearest : bisect_right(self._starts, stop)]:
             first, last = max(offset, start), min(offset + len(data), stop)
