@@ -25,7 +25,6 @@ MAX_ROWS = 1 << 25
 
 _WIDTHS = (1, 2, 4, 8)
 _MAX_ORDER = 2
-_TRIAL = zstandard.ZstdCompressor(level=1, write_content_size=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +60,11 @@ def pack(values: Int64s) -> PackedColumn:
     Args:
         values: int64 [N], any values.
     """
+    # One compressor a call: they must not be shared between threads, which crashes the process.
+    trial = zstandard.ZstdCompressor(level=1, write_content_size=False)
     residual = np.ascontiguousarray(values, dtype=np.int64)
     best = _pack_order(residual, len(values), 0, ())
-    best_size = len(_TRIAL.compress(best.planes))
+    best_size = len(trial.compress(best.planes))
     seeds: tuple[int, ...] = ()
     for order in range(1, _MAX_ORDER + 1):
         if best.width == 0:
@@ -71,7 +72,7 @@ def pack(values: Int64s) -> PackedColumn:
         seeds = (*seeds, int(residual[0]))
         residual = np.diff(residual)
         packed = _pack_order(residual, len(values), order, seeds)
-        size = len(_TRIAL.compress(packed.planes))
+        size = len(trial.compress(packed.planes))
         if packed.width == 0 or size < best_size:
             best, best_size = packed, size
     return best
