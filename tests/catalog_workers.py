@@ -5,7 +5,6 @@ from __future__ import annotations
 from multiprocessing.connection import Connection
 
 from catalog_made import manifest
-
 from dstream.catalog import Catalog, CommitSettings, PublishOptions
 from dstream.store.opening import open_store
 

@@ -3,10 +3,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+
 from catalog_audit import audit
 from catalog_faults import Fault, ScriptedStore
 from catalog_made import create_catalog, manifest, open_catalog, part_keys
-
 from dstream.catalog import Catalog, Generation, PublishOptions
 from dstream.errors import ConflictError, InvalidInputError, NotFoundError
 from dstream.format.manifest import Manifest, merge_manifests

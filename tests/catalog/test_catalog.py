@@ -6,10 +6,10 @@ import threading
 from dataclasses import replace
 
 import pytest
+
 from catalog_audit import audit
 from catalog_faults import Fault, ScriptedStore
 from catalog_made import create_catalog, manifest, open_catalog, part_keys
-
 from dstream.catalog import Catalog, CommitSettings, PublishOptions, Session
 from dstream.errors import (
     ConflictError,
@@ -223,9 +223,7 @@ def test_sessions(store: MemoryStore, catalog: Catalog) -> None:
         catalog.begin_session("../x")
 
 
-def test_session_recorded_by_a_rival_at_the_same_time(
-    store: MemoryStore, catalog: Catalog
-) -> None:
+def test_session_recorded_by_a_rival_at_the_same_time(store: MemoryStore, catalog: Catalog) -> None:
     rival = open_catalog(store, "rival")
 
     class Racing(ScriptedStore):

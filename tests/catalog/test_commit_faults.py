@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+
 from catalog_audit import audit
 from catalog_faults import Fault, ScriptedStore
 from catalog_made import SETTINGS, counted_ids, create_catalog, open_catalog
-
 from dstream.catalog import Catalog, CommitSettings, Generation, PublishOptions
 from dstream.clock import FakeClock
 from dstream.errors import (
@@ -253,6 +253,17 @@ def test_denied_write_after_a_lost_answer_that_landed(
     catalog = open_catalog(faulty)
     session = catalog.begin_session()
     faulty.faults.extend([Fault.LOST_AFTER, Fault.DENIED])
+    faulty.failing_gets = 1
+    assert catalog.publish(session, "run", "checkpoint", b"x").version == 1
+    assert audit(memory).published() == [("run", 1, 1)]
+
+
+def test_denied_write_after_an_unread_refusal_of_ones_own_success(
+    memory: MemoryStore, faulty: ScriptedStore
+) -> None:
+    catalog = open_catalog(faulty)
+    session = catalog.begin_session()
+    faulty.faults.extend([Fault.OWN_EXISTS, Fault.DENIED])
     faulty.failing_gets = 1
     assert catalog.publish(session, "run", "checkpoint", b"x").version == 1
     assert audit(memory).published() == [("run", 1, 1)]

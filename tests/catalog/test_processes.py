@@ -7,18 +7,18 @@ import random
 from collections.abc import Callable
 from contextlib import closing
 from multiprocessing.connection import Connection, wait
+from multiprocessing.context import SpawnProcess
 from pathlib import Path
-from typing import Any
 
 import pytest
+
 from catalog_audit import Audit, audit
 from catalog_made import part_keys
 from catalog_workers import append_many, part_name, publish_many
-from s3_services import S3Place
-
 from dstream.catalog import Catalog
 from dstream.store.base import Store
 from dstream.store.opening import open_store
+from s3_services import S3Place
 
 Ack = tuple[int, int, str, int, int, int]
 SPAWN = multiprocessing.get_context("spawn")
@@ -35,7 +35,7 @@ def race(
 
     ``kill_after``: worker -> acknowledgements after which it gets a SIGKILL, wherever it is.
     """
-    processes: dict[Any, tuple[int, Any]] = {}
+    processes: dict[Connection, tuple[int, SpawnProcess]] = {}
     for worker in range(workers):
         receiver, sender = SPAWN.Pipe(duplex=False)
         process = SPAWN.Process(target=work, args=(url, worker, count, sender))
@@ -46,10 +46,11 @@ def race(
     killed = dict(kill_after or {})
     open_ends = dict(processes)
     while open_ends:
-        for end in wait(list(open_ends)):
+        for ready in wait(list(open_ends)):
+            end = next(end for end in open_ends if end is ready)
             worker, process = open_ends[end]
             try:
-                acks.append(end.recv())  # type: ignore[union-attr]
+                acks.append(end.recv())
             except EOFError:
                 del open_ends[end]
                 continue

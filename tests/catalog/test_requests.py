@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from catalog_made import create_catalog, manifest, open_catalog
 
+from catalog_made import create_catalog, manifest, open_catalog
 from dstream.catalog import Catalog, Generation
 from dstream.clock import FakeClock
 from dstream.measure import Meter, Purpose

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 import zstandard
-from catalog_made import empty_root
 from hypothesis import given
 from hypothesis import strategies as st
 
+from catalog_made import empty_root
 from dstream.errors import CorruptDataError, FormatVersionError, RefusedError
 from dstream.format.refs import ObjectRef
 from dstream.format.repository import (

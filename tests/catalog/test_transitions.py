@@ -3,8 +3,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from catalog_made import empty_root, ref
 
+from catalog_made import empty_root, ref
 from dstream.catalog.transitions import (
     ApplyContext,
     MoveAlias,

@@ -102,5 +102,9 @@ def decide(answer: Answer, slot: Slot, *, pending: bool) -> Verdict:
 
 
 def may_have_landed(answer: Answer) -> bool:
-    """Whether an attempt with this answer leaves something that could still land."""
-    return answer in (Answer.UNKNOWN, Answer.BUSY)
+    """Whether an attempt with this answer may have landed, or may still.
+
+    That the slot is taken is no exception: it may have been taken by this very attempt, whose
+    first answer was lost below us.
+    """
+    return answer is not Answer.REFUSED
