@@ -2,13 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator
+
 from dstream.errors import MediaError, MediaReason
 from dstream.media.window import Window
 
 KEYFRAME_BYTES = 192 * 1024
 """At most this much of a keyframe is read to learn the picture format."""
+MAX_KEYFRAME_BYTES = 32 << 20
+"""A keyframe that is not understood in part is read whole, up to this size."""
 KEYFRAME_TRIES = 3
 """So many keyframes are tried, should the first ones be damaged."""
+
+
+def keyframe_pieces(
+    get: Callable[[int, int], bytes], places: Iterable[tuple[int, int]]
+) -> Iterator[bytes]:
+    """The starts of some keyframes, then the whole of the first, for decoders that insist on it.
+
+    Args:
+        get: (start, stop) -> bytes of the file.
+        places: (offset, size) of keyframes.
+    """
+    known = list(places)
+    for offset, size in known:
+        yield get(offset, offset + min(size, KEYFRAME_BYTES))
+    for offset, size in known[:1]:
+        if KEYFRAME_BYTES < size <= MAX_KEYFRAME_BYTES:
+            yield get(offset, offset + size)
 
 
 def check_budget(window: Window, more_bytes: int, limit_bytes: int | None) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Sequence, Set
 from dataclasses import replace
 
 import numpy as np
@@ -12,10 +12,10 @@ from dstream.errors import MediaError, MediaReason
 from dstream.format.index import Access, GopTable, IndexCost, PacketFlag, PacketTable, VideoIndex
 from dstream.media.display_order import DisplayOrder
 from dstream.media.facts import StreamFacts, with_decoded
-from dstream.media.limits import KEYFRAME_BYTES, KEYFRAME_TRIES, check_budget, encrypted
+from dstream.media.limits import KEYFRAME_TRIES, check_budget, encrypted
 from dstream.media.matroska_blocks import Frame, GetBytes, iter_frames
 from dstream.media.matroska_cues import index_by_cues
-from dstream.media.matroska_demux import frame_bytes, frame_pts
+from dstream.media.matroska_demux import frame_bytes, frame_pts, keyframes
 from dstream.media.matroska_head import Head, header_facts, read_head
 from dstream.media.matroska_tracks import (
     TrackEntry,
@@ -128,7 +128,7 @@ def _pass_index(
     if order is not None:
         table = order.apply(table, name)
     keys = [frames[i] for i in gop_starts(table)[:KEYFRAME_TRIES]]
-    facts = with_decoded(facts, _keyframes(window, track, keys), name)
+    facts = with_decoded(facts, keyframes(track, window.get, keys), name)
     timing = timing_of(table, facts.time_base, nominal_rate(track))
     gops, access, header = gops_of_packets(table), Access.PACKETS, b""
     if not track.is_plain:
@@ -158,9 +158,3 @@ def _cluster_gops(table: PacketTable, gops: GopTable, clusters: NDArray[np.int64
     """The same GOPs with ranges that start at their clusters; ranges may overlap."""
     stops = gops.offset_bytes + gops.size_bytes
     return GopTable(clusters, stops - clusters, gops.key_pts, gops.first_packet, gops.payload_bytes)
-
-
-def _keyframes(window: Window, track: TrackEntry, frames: Sequence[Frame]) -> Iterator[bytes]:
-    for frame in frames:
-        size = frame.size if track.is_zlib else min(frame.size, KEYFRAME_BYTES)
-        yield frame_bytes(track, window.get(frame.offset, frame.offset + size))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
 
@@ -18,7 +18,7 @@ from dstream.media.ebml import (
 from dstream.media.facts import StreamFacts, with_decoded
 from dstream.media.limits import KEYFRAME_BYTES
 from dstream.media.matroska_blocks import Frame, iter_frames
-from dstream.media.matroska_demux import frame_bytes
+from dstream.media.matroska_demux import keyframes
 from dstream.media.matroska_head import Head, read_table
 from dstream.media.matroska_tracks import (
     CUES,
@@ -31,6 +31,8 @@ from dstream.media.packet_rows import (
 )
 from dstream.media.window import Window
 
+_BLOCK_START_BYTES = 64
+"""What usually stands in a cluster before its first frame."""
 _NEAR_FRONT_BYTES = 64
 """A cue this near to its cluster's start has nothing of the track before it."""
 _LEAST_DEPTH = {"h264": 4, "hevc": 4}
@@ -61,7 +63,7 @@ def index_by_cues(window: Window, head: Head, facts: dict[int, StreamFacts]) -> 
 def _first_frames(window: Window, head: Head, numbers: frozenset[int]) -> list[Frame]:
     """Frames whose headers lie in the first part of the first cluster."""
     start = head.first_cluster
-    known = len(window.get(start, start + KEYFRAME_BYTES))
+    known = len(window.get(start, start + KEYFRAME_BYTES + _BLOCK_START_BYTES))
     frames: list[Frame] = []
 
     def get(first: int, last: int) -> bytes:
@@ -82,11 +84,8 @@ def _cue_index(
     frames: Sequence[Frame],
     gops: GopTable,
 ) -> VideoIndex:
-    known_stop = head.first_cluster + KEYFRAME_BYTES
     keys = [frame for frame in frames if frame.is_key][:1]
-    if track.is_zlib:
-        keys = [frame for frame in keys if frame.offset + frame.size <= known_stop]
-    facts = with_decoded(facts, _known_keyframes(window, track, keys), window.reader.name)
+    facts = with_decoded(facts, keyframes(track, window.get, keys), window.reader.name)
     pts = np.array([frame.pts for frame in frames], np.int64)
     rate = nominal_rate(track)
     if rate is None:
@@ -112,12 +111,6 @@ def _cue_index(
         size_bytes=window.size_bytes,
         cost=IndexCost(0, 0, False),
     )
-
-
-def _known_keyframes(window: Window, track: TrackEntry, frames: Sequence[Frame]) -> Iterator[bytes]:
-    for frame in frames:
-        size = min(frame.size, KEYFRAME_BYTES)
-        yield frame_bytes(track, window.known(frame.offset, frame.offset + size))
 
 
 def parse_cues(data: bytes, track: int) -> NDArray[np.int64]:

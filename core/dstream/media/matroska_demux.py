@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 
 from dstream.errors import MediaError, MediaReason
 from dstream.format.index import VideoIndex
 from dstream.media.demux import Bytes, Packet
 from dstream.media.ebml import children, parse_element
+from dstream.media.limits import MAX_KEYFRAME_BYTES, keyframe_pieces
 from dstream.media.matroska_blocks import Frame, iter_frames
 from dstream.media.matroska_tracks import (
     INFO,
@@ -64,6 +65,19 @@ def frame_bytes(track: TrackEntry, stored: bytes) -> bytes:
             reason=MediaReason.DAMAGED,
         )
     return data
+
+
+def keyframes(
+    track: TrackEntry, get: Callable[[int, int], bytes], frames: Sequence[Frame]
+) -> Iterator[bytes]:
+    """Some frames for the decoder to learn the picture format from, the first parts first."""
+    if track.is_zlib:
+        for frame in frames:
+            if frame.size <= MAX_KEYFRAME_BYTES:
+                yield frame_bytes(track, get(frame.offset, frame.offset + frame.size))
+        return
+    for piece in keyframe_pieces(get, [(frame.offset, frame.size) for frame in frames]):
+        yield frame_bytes(track, piece)
 
 
 @lru_cache(maxsize=256)

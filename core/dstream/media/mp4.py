@@ -7,7 +7,7 @@ whole file, because mp4 keeps all of that outside of the media data.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from dstream.errors import MediaError, MediaReason
@@ -19,7 +19,7 @@ from dstream.media.facts import (
     video_streams,
     with_decoded,
 )
-from dstream.media.limits import KEYFRAME_BYTES, KEYFRAME_TRIES
+from dstream.media.limits import KEYFRAME_TRIES, keyframe_pieces
 from dstream.media.mp4_boxes import (
     Layout,
     Span,
@@ -143,7 +143,7 @@ def _index_track(window: Window, source: TrackRows) -> VideoIndex:
     table = make_table(source.rows, name, size_bytes)
     starts = gop_starts(table)[:KEYFRAME_TRIES]
     places = [(int(table.offset_bytes[i]), int(table.size_bytes[i])) for i in starts]
-    facts = with_decoded(source.facts, _keyframes(window, places), name)
+    facts = with_decoded(source.facts, keyframe_pieces(window.get, places), name)
     timing = timing_of(table, facts.time_base, facts.nominal_rate)
     return VideoIndex(
         track=facts.track(timing, timing.frame_count, timing.vfr),
@@ -154,8 +154,3 @@ def _index_track(window: Window, source: TrackRows) -> VideoIndex:
         size_bytes=size_bytes,
         cost=IndexCost(0, 0, False),
     )
-
-
-def _keyframes(window: Window, places: Sequence[tuple[int, int]]) -> Iterator[bytes]:
-    for offset, size in places:
-        yield window.get(offset, offset + min(size, KEYFRAME_BYTES))

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from dstream.errors import MediaError, MediaReason
 from dstream.format.index import Access, GopTable, IndexCost, PacketFlag, VideoIndex
 from dstream.media.facts import with_decoded
-from dstream.media.limits import KEYFRAME_BYTES, check_budget, encrypted
+from dstream.media.limits import check_budget, encrypted, keyframe_pieces
 from dstream.media.mp4 import (
     TrackRows,
     header_spans,
@@ -208,8 +208,8 @@ def _tied_index(
         return None
     table = make_table(first, name, window.size_bytes)
     key = first[0]
-    data = window.get(key.offset, key.offset + min(key.size, KEYFRAME_BYTES))
-    facts = with_decoded(track.facts, [data], name)
+    pieces = keyframe_pieces(window.get, [(key.offset, key.size)])
+    facts = with_decoded(track.facts, pieces, name)
     timing = timing_of(table, facts.time_base, facts.nominal_rate)
     ticks_a_unit = 1 / (facts.time_base * units.timescale) if units.timescale else Fraction(1)
     shift = key.pts - round(int(units.time[0]) * ticks_a_unit)

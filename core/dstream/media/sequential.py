@@ -19,7 +19,7 @@ from dstream.media.facts import (
     video_streams,
     with_decoded,
 )
-from dstream.media.limits import KEYFRAME_BYTES, KEYFRAME_TRIES, check_budget, encrypted
+from dstream.media.limits import KEYFRAME_TRIES, check_budget, encrypted
 from dstream.media.packet_rows import NO_TIME, Row, gops_of_packets, make_table, timing_of
 from dstream.media.stream_ranges import RangeFinder
 from dstream.media.virtual import ReaderFile, demux_packets, open_libav
@@ -110,7 +110,7 @@ def _take(track: _Collected, packet: AvPacket[VideoStream], file: ReaderFile, na
     data = bytes(packet)
     is_key = packet.is_keyframe
     if is_key and len(track.keyframes) < KEYFRAME_TRIES:
-        track.keyframes.append(data[:KEYFRAME_BYTES])
+        track.keyframes.append(data)
     offset = track.rows[-1].offset if packet.pos is None and track.rows else (packet.pos or 0)
     if track.finder is None:
         place = _locate(file, data, offset, track.cursor)
