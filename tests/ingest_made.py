@@ -21,7 +21,7 @@ from dstream.format.tables import read_table
 from dstream.ingest import IngestResult, IngestSettings, SkipLog, ingest
 from dstream.measure import Meter
 from dstream.store.base import Store
-from dstream.store.opening import open_store
+from dstream.store.opening import StoreOptions, open_store
 from dstream_recipes.video import RECIPE
 from made_video import make_video
 
@@ -84,12 +84,14 @@ class Place:
         return [info.key for info in self.repository.list() if info.key.endswith(suffix)]
 
 
-def place(repository_url: str | Path, source_url: str | Path) -> Place:
+def place(
+    repository_url: str | Path, source_url: str | Path, options: StoreOptions | None = None
+) -> Place:
     """Open (or create) a repository beside a source."""
     meter = Meter()
     skips = SkipLog()
-    repository = open_store(repository_url, meter=meter)
-    source = open_store(source_url, meter=meter, on_skip=skips)
+    repository = open_store(repository_url, options=options, meter=meter)
+    source = open_store(source_url, options=options, meter=meter, on_skip=skips)
     catalog = Catalog.create(repository, exist_ok=True)
     return Place(repository, source, catalog, meter, skips)
 
