@@ -11,6 +11,7 @@ from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import av
@@ -34,7 +35,13 @@ TABLE_OPTIONS: Mapping[str, str] = {
 """Trust the container's tables alone: no packet is looked into, none is decoded."""
 
 
-_ZEROS = memoryview(bytes(1 << 20))
+_KEPT_ZEROS_BYTES = 1 << 20
+
+
+@lru_cache(maxsize=8)
+def _zeros(size_bytes: int) -> bytes:
+    """Media data are read as zeros by the gigabyte: the usual sizes are made once."""
+    return bytes(size_bytes)
 
 
 class VirtualFile(io.RawIOBase):
@@ -65,23 +72,24 @@ class VirtualFile(io.RawIOBase):
         self._position = max(0, base + offset)
         return self._position
 
-    def readinto(self, buffer: WriteableBuffer) -> int:
-        """Fill ``buffer`` from here, up to the end of the file."""
-        view = memoryview(buffer).cast("B")
+    def read(self, size: int = -1) -> bytes:
+        """The next ``size`` bytes, fewer at the end of the file."""
         start = self._position
-        stop = min(self._size_bytes, start + len(view))
+        stop = self._size_bytes if size < 0 else min(self._size_bytes, start + size)
         if stop <= start:
-            return 0
-        for place in range(0, stop - start, len(_ZEROS)):
-            size = min(len(_ZEROS), stop - start - place)
-            view[place : place + size] = _ZEROS[:size]
+            return b""
+        self._position = stop
         nearest = max(0, bisect_right(self._starts, start) - 1)
-        for offset, data in self._spans[nearest : bisect_right(self._starts, stop)]:
+        spans = self._spans[nearest : bisect_right(self._starts, stop - 1)]
+        if not spans or (len(spans) == 1 and spans[0][0] + len(spans[0][1]) <= start):
+            size = stop - start
+            return _zeros(size) if size <= _KEPT_ZEROS_BYTES else bytes(size)
+        result = bytearray(stop - start)
+        for offset, data in spans:
             first, last = max(offset, start), min(offset + len(data), stop)
             if first < last:
-                view[first - start : last - start] = data[first - offset : last - offset]
-        self._position = stop
-        return stop - start
+                result[first - start : last - start] = data[first - offset : last - offset]
+        return bytes(result)
 
 
 class ReaderFile(io.RawIOBase):
