@@ -161,7 +161,7 @@ def report_parts(report: LoaderReport) -> list[Part]:
     from dstream.units import format_bytes, format_duration
 
     # Clips in the making when the run ended were paid for as well.
-    decoded = max(1.0, report.data_requests / (report.data_requests_per_clip or 1.0))
+    fetched = max(1.0, report.data_requests / (report.data_requests_per_clip or 1.0))
     facts: list[tuple[str, object]] = [
         (
             "clips",
@@ -187,7 +187,7 @@ def report_parts(report: LoaderReport) -> list[Part]:
         (
             "a clip",
             f"{report.data_requests_per_clip:.2f} data requests, "
-            f"{format_bytes(report.bytes_received / decoded)}",
+            f"{format_bytes(report.bytes_received / fetched)}",
         ),
         ("unverified", f"{format_bytes(report.bytes_unverified)} had no checksum"),
     ]

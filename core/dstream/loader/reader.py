@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -134,14 +135,18 @@ class ClipReader:
             start_pts=sample.start_pts,
             end_pts=sample.end_pts,
         )
-        plan = plan_clip(sample.index, request)
+        with _naming(sample):
+            plan = plan_clip(sample.index, request)
         words = (self.settings.seed, draw.epoch, draw.slot)
         crop_at = fraction(_CROP, 0, *words), fraction(_CROP, 1, *words)
         return PlannedClip(sample, plan, draw, start_s, crop_at)
 
     def fetch(self, planned: PlannedClip) -> list[bytes]:
         """The bytes of the plan's extents, in their order."""
-        return self._fetch(planned.sample.video, planned.plan.extents)
+        data = self._fetch(planned.sample.video, planned.plan.extents)
+        self.meter.add("clips.fetched", 1)
+        self._count_bytes(planned.plan)
+        return data
 
     def _fetch(self, video: FileLocation, extents: Sequence[Extent]) -> list[bytes]:
         pieces: dict[int, bytes] = {}
@@ -171,6 +176,16 @@ class ClipReader:
             MediaError: the frames cannot be decoded.
             ClipTooShortError: only the packets told that the sample has too few frames.
         """
+        with _naming(planned.sample):
+            return self._decode(decoder, planned, data, out)
+
+    def _decode(
+        self,
+        decoder: ClipDecoder,
+        planned: PlannedClip,
+        data: Sequence[bytes],
+        out: NDArray[np.generic] | None,
+    ) -> ReadClip:
         sample, plan = planned.sample, planned.plan
         held = dict(zip((extent.gop for extent in plan.extents), data, strict=True))
         read_again = False
@@ -191,7 +206,10 @@ class ClipReader:
                 pieces = self._fetch(sample.video, plan.extents)
                 held |= dict(zip((extent.gop for extent in plan.extents), pieces, strict=True))
             else:
-                self._count(plan)
+                self.meter.add("clips.decoded", 1)
+                if plan is not planned.plan:  # widened since it was fetched
+                    self._count_bytes(planned.plan, -1)
+                    self._count_bytes(plan)
                 return ReadClip(planned, decoded, self._side_arrays(sample, decoded))
         raise MediaError(
             f"sample {sample.key!r}: after {_MAX_WIDENINGS} reads the frames at "
@@ -200,11 +218,16 @@ class ClipReader:
             sample_key=sample.key,
         )
 
-    def _count(self, plan: ClipPlan) -> None:
+    def _count_bytes(self, plan: ClipPlan, times: int = 1) -> None:
+        """Count what a plan needs, at once when its bytes are there.
+
+        A run that ends early leaves clips fetched and undecoded: their bytes were received, so
+        they must be among those needed, or the ratio would tell of waste that there was not.
+        """
         gop_bytes = sum(extent.size_bytes for extent in plan.extents)
-        self.meter.add("clips.decoded", 1)
-        self.meter.add("bytes.gops", gop_bytes)
-        self.meter.add("bytes.needed", plan.payload_bytes if plan.payload_bytes >= 0 else gop_bytes)
+        needed = plan.payload_bytes if plan.payload_bytes >= 0 else gop_bytes
+        self.meter.add("bytes.gops", times * gop_bytes)
+        self.meter.add("bytes.needed", times * needed)
 
     def _side_arrays(self, sample: Sample, decoded: DecodedClip) -> SideArrays:
         if not sample.side or self._recipe is None:
@@ -227,6 +250,20 @@ class ClipReader:
             (file.store.url, file.key, file.offset_bytes),
             lambda: file.read(0, file.size_bytes, Purpose.SIDE) if file.size_bytes else b"",
         )
+
+
+@contextmanager
+def _naming(sample: Sample) -> Iterator[None]:
+    """Name the sample and its file in errors that come from bytes alone."""
+    try:
+        yield
+    except (MediaError, CorruptDataError) as error:
+        if "sample_key" in error.facts:
+            raise
+        raise type(error)(
+            f"sample {sample.key!r} (file {sample.video.name!r}): {error}",
+            **{**error.facts, "sample_key": sample.key, "file": sample.video.name},  # type: ignore[arg-type]
+        ) from error
 
 
 def keyframe_start(sample: Sample, start_s: float) -> float:

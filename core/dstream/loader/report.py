@@ -46,7 +46,7 @@ class LoaderReport:
     data_requests: int
     """Requests for media bytes, failed ones included."""
     data_requests_per_clip: float
-    """Per decoded clip; 1 is ideal without a cache."""
+    """Per fetched clip; 1 is ideal without a cache."""
     bytes_requested: int
     """Media bytes asked for."""
     bytes_received: int
@@ -154,6 +154,7 @@ def make_report(counts: Snapshot, since_open: Snapshot, facts: RunFacts) -> Load
         "decode": min(1.0, _ratio(decode_s, wall_s * facts.workers)),
     }
     wait_share = _ratio(wait_s, wall_s)
+    fetched = sums.get("clips.fetched", sums.get("clips.decoded", 0))
     return LoaderReport(
         clips=whole("clips.delivered"),
         clips_decoded=whole("clips.decoded"),
@@ -170,7 +171,7 @@ def make_report(counts: Snapshot, since_open: Snapshot, facts: RunFacts) -> Load
         decode_amplification=_ratio(sums.get("frames.decoded", 0), sums.get("frames.delivered", 0)),
         decode_frames_per_second=_ratio(sums.get("frames.decoded", 0), codec_s),
         data_requests=data.count,
-        data_requests_per_clip=_ratio(data.count, sums.get("clips.decoded", 0)),
+        data_requests_per_clip=_ratio(data.count, fetched),
         bytes_requested=data.bytes_requested,
         bytes_received=data.bytes_received,
         bytes_needed=whole("bytes.needed"),
