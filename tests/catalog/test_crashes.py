@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import pytest
 
 from catalog_audit import audit
@@ -25,11 +28,17 @@ class CrashingStore(ScriptedStore):
         self.at, self.after = at, after
         self.requests = 0
 
-    def _before(self) -> bool:
+    @contextmanager
+    def request(self) -> Iterator[None]:
         self.requests += 1
         if self.requests == self.at and not self.after:
             raise Crash
-        return self.requests == self.at
+        try:
+            yield
+        finally:
+            # Also where the answer is an error: the process dies before it can act on it.
+            if self.requests == self.at and self.after:
+                raise Crash
 
     def get(
         self,
@@ -41,25 +50,16 @@ class CrashingStore(ScriptedStore):
         version: str | None = None,
         purpose: Purpose = Purpose.OTHER,
     ) -> Blob:
-        dies = self._before()
-        blob = super().get(key, start_byte, stop_byte, purpose=purpose)
-        if dies:
-            raise Crash
-        return blob
+        with self.request():
+            return super().get(key, start_byte, stop_byte, purpose=purpose)
 
     def put(self, key: str, data: bytes, *, purpose: Purpose = Purpose.OTHER) -> ObjectInfo:
-        dies = self._before()
-        info = super().put(key, data, purpose=purpose)
-        if dies:
-            raise Crash
-        return info
+        with self.request():
+            return super().put(key, data, purpose=purpose)
 
     def put_if_absent(self, key: str, data: bytes, *, purpose: Purpose = Purpose.LOG) -> ObjectInfo:
-        dies = self._before()
-        info = super().put_if_absent(key, data, purpose=purpose)
-        if dies:
-            raise Crash
-        return info
+        with self.request():
+            return super().put_if_absent(key, data, purpose=purpose)
 
 
 def job(catalog: Catalog) -> Generation:
