@@ -356,3 +356,23 @@ def test_the_first_failure_in_the_plan_is_the_one_raised(tmp_path: Path) -> None
             with pytest.raises(dstream.MediaError, match=r"v00x\.mp4"):
                 next(loader)
             assert loader.report().clips == 0
+
+
+def test_a_substitute_may_have_another_size(tmp_path: Path) -> None:
+    source = new_url()
+    files = small(tmp_path, count=2)
+    wide = bytearray(small(tmp_path / "w", count=1, size=(192, 96))["v00.mp4"])
+    start = wide.index(b"mdat") + 4
+    wide[start:] = bytes(len(wide) - start)  # its tables are whole, its pictures are gone
+    fill(open_store(source), files | {"a.mp4": bytes(wide)})
+    clips = dstream.clips(source, frames=4, clips_per_file=6, array="numpy")
+    for batch_size in (1, 3):
+        with clips.loader(batch_size, on_error="skip", shuffle=None) as loader:
+            batches = list(loader)
+            assert {batch.size for batch in batches} == {(96, 128)}
+            assert sum(loader.report().skips.values()) >= 6
+            assert {failure.sample_key for failure in loader.failures} == {"a.mp4"}
+    with clips.loader(1, shuffle=None) as loader, pytest.raises(dstream.MediaError) as caught:
+        next(loader)
+    assert caught.value.facts.get("file", "a.mp4") == "a.mp4"
+    assert "a.mp4" in str(caught.value)

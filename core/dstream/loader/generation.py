@@ -218,7 +218,12 @@ class GenerationSource:
                     f"entry at [{start}, {stop})",
                     key=group,
                 )
-            return decode_index_entry(data[start:stop])
+            try:
+                return decode_index_entry(data[start:stop])
+            except CorruptDataError as error:
+                raise CorruptDataError(
+                    f"{group} in {self._store.url}: {error}", key=group
+                ) from error
 
         return self._indexes.get((group, start), load)
 

@@ -30,13 +30,14 @@ class PendingBatch:
         self._settings = settings
         self._pool = pool
         self._lock = threading.Lock()
-        self._picture: tuple[Picture, str] | None = None
+        # What each row expects; a row whose clip failed may get one of another size.
+        self._pictures: dict[int, tuple[Picture, str]] = {}
         self._video: NDArray[np.generic] | None = None
         self._clips: list[ReadClip | None] = [None] * (step.stop - step.start)
         self._errors: dict[int, BaseException] = {}
         self._left = len(self._clips)
 
-    def expect(self, sample: Sample) -> None:
+    def expect(self, row: int, sample: Sample) -> None:
         """Check that a sample's pictures fit into the batch, before anything of it is fetched.
 
         Raises:
@@ -44,17 +45,18 @@ class PendingBatch:
         """
         picture = picture_of(sample.index.track, self._settings.pixels)
         with self._lock:
-            if self._picture is None:
-                self._picture = picture, sample.key
-            check_same(*self._picture, picture, sample.key)
+            failed = self._pictures.pop(row, None)
+            for other in self._pictures.values():
+                check_same(*other, picture, sample.key)
+            self._pictures[row] = picture, sample.key
+            if failed is not None and failed[0] != picture:
+                self._video = None
 
     def out(self, row: int) -> NDArray[np.generic]:
         """The memory of one clip: [T, C, H, W]."""
         with self._lock:
-            if self._picture is None:
-                raise RuntimeError("out() before expect()")
             if self._video is None:
-                picture = self._picture[0]
+                picture = self._pictures[row][0]
                 shape = (len(self._clips), self._settings.window.frames, *picture.shape)
                 self._video = self._pool.take(shape, picture.dtype)
             clip: NDArray[np.generic] = self._video[row]

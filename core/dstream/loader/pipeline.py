@@ -218,7 +218,7 @@ class Pipeline:
             size_bytes = 0
             try:
                 planned = self._reader.plan(task.draw)
-                task.batch.expect(planned.sample)
+                task.batch.expect(task.row, planned.sample)
                 self._meter.add("seconds.fetch_stage", self._clock.monotonic_s() - began_s)
                 if has_turn:
                     self._budget.overdraw(planned.size_bytes)
