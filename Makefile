@@ -1,6 +1,6 @@
 # make demo    a few real clips: ingest, stream, report     SRC=folder takes your own videos
 # make test    everything the tests need, then all checks and tests
-# make check   static checks only        make bench   the benchmarks        make clean
+# make check   static checks only        make bench   beside torchcodec     make clean
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -9,6 +9,7 @@ PIP_QUIET := --quiet --quiet --disable-pip-version-check
 VENV := .venv
 BIN := $(VENV)/bin
 SRC ?=
+ENDPOINT ?=
 
 .PHONY: demo test check bench tour clean
 .DELETE_ON_ERROR:
@@ -26,7 +27,8 @@ check: $(VENV)/.dev
 	$(BIN)/lint-imports
 
 bench: $(VENV)/.dev
-	$(BIN)/python bench/run.py
+	@$(BIN)/pip install $(PIP_QUIET) --group bench
+	@BIN=$(BIN) scripts/bench $(ENDPOINT)
 
 # Writes the README's example output anew.
 tour: demo
