@@ -21,7 +21,12 @@ def test_keyframe_beyond_the_budget(tmp_path: Path, codec: str) -> None:
         stream = container.add_stream(codec, rate=30)
         assert isinstance(stream, av.VideoStream)
         stream.width, stream.height, stream.pix_fmt = 1280, 720, "yuv420p"
-        stream.options = {"preset": "ultrafast", "crf": "4", "x265-params": "log-level=none"}
+        stream.codec_context.thread_count = 1
+        stream.options = {
+            "preset": "ultrafast",
+            "crf": "4",
+            "x265-params": "bframes=0:pools=1:frame-threads=1:log-level=none",
+        }
         for number in range(2):
             frame = av.VideoFrame.from_ndarray(noise, format="yuv420p")
             frame.pts, frame.time_base = number, Fraction(1, 30)
