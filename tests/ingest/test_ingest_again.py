@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from dstream.errors import ConflictError
 from dstream.ingest import Layout
 from dstream.measure import Purpose
+from dstream.recipe import SampleSpec, VideoFile
 from dstream_recipes.video import VideoRecipe, VideoSettings
 from ingest_made import Place, check_bytes, content, fill, place, some_videos, video_bytes
 
@@ -91,8 +93,13 @@ def test_replace_publishes_what_the_source_holds_now(
     here.ingest(layout=layout)
     (tmp_path / "source" / "v001.mp4").write_bytes(video_bytes(50))
     (tmp_path / "source" / "v002.mp4").unlink()
+    before = here.meter.snapshot()
     result = here.ingest(layout=layout, replace=True)
     assert result.published
+    read = here.meter.snapshot().minus(before)
+    if layout is Layout.PACKED:
+        copied = read.total("get", Purpose.COPY).bytes_received
+        assert copied == len(video_bytes(50)), "an unchanged file was copied again"
     now = content(here.catalog, "clips")
     assert now.keys == ["v000.mp4", "v001.mp4"]
     files = {"v000.mp4": video_bytes(0), "v000.json": b"{}", "v001.mp4": video_bytes(50)}
@@ -100,6 +107,48 @@ def test_replace_publishes_what_the_source_holds_now(
     again = here.ingest(layout=layout, replace=True)
     assert not again.published
     assert again.generation == result.generation
+
+
+def test_replace_can_change_the_layout_or_the_recipe(here: Place, tmp_path: Path) -> None:
+    here.ingest()
+    here.ingest(layout=Layout.IN_PLACE, replace=True)
+    now = content(here.catalog, "clips")
+    assert [part.layout for part in now.manifest.parts] == ["in_place"]
+    assert {row["store"] for row in now.files} == {0}
+    here.ingest(layout=Layout.IN_PLACE, replace=True, recipe=VideoRecipe(VideoSettings(split="x")))
+    assert {row["split"] for row in content(here.catalog, "clips").samples} == {"x"}
+    here.ingest(
+        layout=Layout.IN_PLACE,
+        replace=True,
+        recipe=VideoRecipe(VideoSettings(split="x")),
+    )
+    assert len(here.catalog.generations("clips")) == 3
+
+
+def test_replace_keeps_labels_and_side_files_of_unchanged_videos(
+    here: Place, tmp_path: Path
+) -> None:
+    recipe = Labelled()
+    here.ingest(recipe=recipe)
+    first = content(here.catalog, "clips")
+    fill(tmp_path / "source", {"v002.mp4": video_bytes(51)})
+    here.ingest(recipe=recipe, replace=True)
+    now = content(here.catalog, "clips")
+    assert now.samples[0] == first.samples[0]
+    assert now.files[:2] == first.files[:2]
+    assert now.streams[0] == first.streams[0]
+    assert [row["size"] for row in now.samples] == [len(video_bytes(i)) for i in (0, 1, 51)]
+
+
+class Labelled(VideoRecipe):
+    """As ``video``, with a label and the side file if there is one."""
+
+    def samples(self, video: VideoFile) -> list[SampleSpec]:
+        """One sample."""
+        (spec,) = super().samples(video)
+        number = 51 if video.name == "v002.mp4" else int(video.name[1:4])
+        labels = {"size": len(video_bytes(number)), "has_side": bool(video.side)}
+        return [replace(spec, labels=labels, side=tuple(video.side))]
 
 
 def test_quarantined_files_are_remembered_until_they_change(here: Place, tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from dstream.format.manifest import (
 from dstream.format.root import Generation, sha256_hex
 from dstream.format.schema import Table
 from dstream.format.tables import write_table
+from dstream.ingest.carry import Carried
 from dstream.ingest.journal import TRANSIENT, Covered, Journal, PlanRecord, each_entry
 from dstream.ingest.known import Identity, TakenKeys, load_known, same_content
 from dstream.ingest.rows import PartRows, Row, UnitRows
@@ -61,12 +62,18 @@ class Builder:
     """Compacts journalled units into parts. Tables are named by content, written once."""
 
     def __init__(
-        self, store: Store, session: Session, plan: PlanRecord, shares: Iterable[Finished]
+        self,
+        store: Store,
+        session: Session,
+        plan: PlanRecord,
+        shares: Iterable[Finished],
+        carried: Carried | None = None,
     ) -> None:
         self._store = store
         self._session = session
         self._plan = plan
         self._shares = tuple(shares)
+        self._carried = carried
         self._written: set[str] = set()
 
     def build(self, exclude: frozenset[str] = frozenset()) -> Built:
@@ -77,6 +84,9 @@ class Builder:
             JournalGoneError: journal entries are gone.
         """
         draft = _Draft(self._plan)
+        for units, shards, indexes in self._carried.parts() if self._carried else ():
+            draft.add(units, shards, indexes)
+            self._close_part(draft)
         missing = 0
         for share in self._shares:
             left = set(share.wanted - exclude)
@@ -259,6 +269,7 @@ def commit(
     plan: PlanRecord,
     shares: Sequence[Finished],
     base: Base | None,
+    carried: Carried | None = None,
 ) -> Outcome:
     """Publish everything that is finished as one generation.
 
@@ -268,6 +279,7 @@ def commit(
         plan: what they are.
         shares: their journals.
         base: what the units were compared with when the ingest began.
+        carried: of a replacement: units to be taken over from the base.
 
     Raises:
         ConflictError: see :class:`Append`.
@@ -278,7 +290,7 @@ def commit(
         now = find_base(catalog, plan.name)
         if now is not None and (base is None or now.generation != base.generation):
             shares = [_without_published(catalog.store, plan, share, now) for share in shares]
-        builder = Builder(catalog.store, session, plan, shares)
+        builder = Builder(catalog.store, session, plan, shares, carried)
         try:
             built = builder.build()
         except JournalGoneError:

@@ -51,10 +51,12 @@ class Known:
     """The same of quarantined ones whose reason will not pass."""
 
 
-def load_known(store: Store, manifest: Manifest | None) -> Known:
-    """Read the file and quarantine tables of a generation."""
+def load_known(store: Store, manifest: Manifest | None, layout: str | None = None) -> Known:
+    """Read the file and quarantine tables of a generation, or of its parts of one layout."""
     known = Known()
     for part in manifest.parts if manifest else ():
+        if layout not in (None, part.layout):
+            continue
         files = load_table(store, part.files, ["source_uri", "size_bytes", "etag"])
         for uri, size, etag in zip(*files.values(), strict=True):
             known.stored[uri] = (int(size), etag)
@@ -88,15 +90,29 @@ def sort_units(
     covered: dict[str, Covered],
     *,
     retry_quarantined: bool,
+    replace: bool,
 ) -> Todo:
-    """What is new, what is done, and what has changed. Pure."""
+    """What is new, what is done, and what has changed. Pure.
+
+    Args:
+        units: of the listing.
+        source_url: where they lie.
+        known: what the dataset holds.
+        covered: what an earlier run of this session has finished.
+        retry_quarantined: look again at what the dataset has quarantined.
+        replace: take changed units as new ones.
+    """
     new: list[Unit] = []
     resumed: list[Unit] = []
     unchanged: list[Unit] = []
     changed: list[str] = []
     for unit in units:
         faults = _changes(unit, source_url, known)
-        if faults is None:
+        if faults == []:
+            unchanged.append(unit)
+        elif faults and not replace:
+            changed += faults
+        else:
             refused = not retry_quarantined and all(
                 known.refused.get(f"{source_url}/{info.key}") == (info.size_bytes, info.etag)
                 for info in unit.videos
@@ -108,10 +124,6 @@ def sort_units(
                 resumed.append(unit)
             else:
                 new.append(unit)
-        elif faults:
-            changed += faults
-        else:
-            unchanged.append(unit)
     return Todo(tuple(new), tuple(resumed), tuple(unchanged), tuple(changed))
 
 

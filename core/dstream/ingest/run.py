@@ -15,6 +15,7 @@ from dstream.catalog.sessions import Session
 from dstream.clock import Clock, SystemClock
 from dstream.errors import ConflictError, NotFoundError
 from dstream.format.manifest import RecipeRef
+from dstream.ingest.carry import Carried
 from dstream.ingest.commit import Base, Finished, Outcome, commit, find_base
 from dstream.ingest.journal import Covered, Journal, PlanRecord, forget_session, read_done
 from dstream.ingest.known import Known, Todo, load_known, sort_units
@@ -94,7 +95,8 @@ def ingest(
     if settings.share is not None:
         journal.mark_done(plan, state.wanted)
         return _share_result(plan, session, settings, state, tally, meter.snapshot().minus(before))
-    outcome = commit(catalog, session, plan, [Finished(journal, covered, state.wanted)], base)
+    finished = [Finished(journal, covered, state.wanted)]
+    outcome = commit(catalog, session, plan, finished, base, state.carried)
     journal.clear({*state.old_entries, *(done.entry for done in covered.values())})
     forget_session(catalog.store, session, meter)
     return _result(outcome, session, state, meter.snapshot().minus(before))
@@ -145,6 +147,8 @@ class _State:
     """Stems of the units that this run publishes."""
     old_entries: tuple[str, ...]
     """Journal entries found at the start."""
+    carried: Carried | None
+    """Of a replacement: units whose rows are taken over from the base."""
 
 
 @dataclass(slots=True)
@@ -254,10 +258,19 @@ def _prepare(
     covered = journal.load(keep_transient=False)
     share = settings.share or WHOLE
     units = [unit for unit in found.units if in_share(unit.stem, share)]
-    if settings.replace and not _is_same(base, plan, known, found):
-        known = Known()
+    replacing = settings.replace and not _is_same(base, plan, known, found)
+    if replacing:
+        # What can be taken over from the base counts as unchanged, all else is done anew.
+        can_carry = base is not None and _carries(base, plan, settings)
+        known = load_known(store, base.manifest, plan.layout) if base and can_carry else Known()
+        known.refused.clear()
     todo = sort_units(
-        units, plan.source, known, covered, retry_quarantined=settings.retry_quarantined
+        units,
+        plan.source,
+        known,
+        covered,
+        retry_quarantined=settings.retry_quarantined,
+        replace=replacing,
     )
     if todo.changed:
         raise _changed(plan, todo.changed)
@@ -268,18 +281,33 @@ def _prepare(
         and known.refused.get(row.source_uri) != (row.size_bytes, row.etag)
     ]
     wanted = {unit.stem for unit in todo.new + todo.resumed} | {_bad_stem(row) for row in bad}
+    carried = None
+    if replacing and base is not None and todo.unchanged:
+        carried = Carried(store, base.manifest, todo.unchanged, plan.source, plan.layout)
     return _State(
         todo,
         tuple(row for row in bad if _bad_stem(row) not in covered),
         {stem: done for stem, done in covered.items() if stem in wanted},
         frozenset(wanted),
         tuple(journal.keys()),
+        carried,
     )
+
+
+def _carries(base: Base, plan: PlanRecord, settings: IngestSettings) -> bool:
+    """Whether a replacement may take over rows: same recipe, no checksums to add, no shares.
+
+    A share's rows are published later, by when the base may be another one.
+    """
+    new_sums = settings.checksum and settings.layout is Layout.IN_PLACE
+    return base.manifest.recipe == plan.recipe and settings.share is None and not new_sums
 
 
 def _is_same(base: Base | None, plan: PlanRecord, known: Known, found: Scan) -> bool:
     """Whether the source holds exactly what the dataset holds, so that replacing is idle."""
     if base is None or base.manifest.recipe != plan.recipe:
+        return False
+    if any(part.layout != plan.layout for part in base.manifest.parts):
         return False
     listed = {
         f"{plan.source}/{info.key}": (info.size_bytes, info.etag)
