@@ -3,23 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from dstream.errors import MediaError, MediaReason
 from dstream.format.index import VideoIndex
+from dstream.media.matroska_demux import demux_clusters
+from dstream.media.mp4_demux import demux_fragments
+from dstream.media.packets import Bytes, Packet
+from dstream.media.ts_demux import demux_streams
 
-Bytes = bytes | memoryview
-
-
-@dataclass(frozen=True, slots=True)
-class Packet:
-    """One coded frame, as libav's demuxer of the whole file would give it."""
-
-    data: bytes | memoryview
-    pts: int
-    dts: int | None
-    is_key: bool
-    is_discard: bool
+__all__ = ["Bytes", "Packet", "demux_segments"]
 
 
 def demux_segments(index: VideoIndex, first_gop: int, data: Sequence[Bytes]) -> list[Packet]:
@@ -33,10 +25,6 @@ def demux_segments(index: VideoIndex, first_gop: int, data: Sequence[Bytes]) -> 
     Raises:
         MediaError: the bytes are not what was indexed.
     """
-    from dstream.media.matroska_demux import demux_clusters
-    from dstream.media.mp4_demux import demux_fragments
-    from dstream.media.ts_demux import demux_streams
-
     demux = {
         "mp4": demux_fragments,
         "matroska": demux_clusters,

@@ -8,7 +8,6 @@ from functools import lru_cache
 
 from dstream.errors import MediaError, MediaReason
 from dstream.format.index import VideoIndex
-from dstream.media.demux import Bytes, Packet
 from dstream.media.ebml import children, parse_element
 from dstream.media.limits import MAX_KEYFRAME_BYTES, keyframe_pieces
 from dstream.media.matroska_blocks import Frame, iter_frames
@@ -21,6 +20,7 @@ from dstream.media.matroska_tracks import (
     parse_tracks,
     usual_ticks,
 )
+from dstream.media.packets import Bytes, Packet
 
 MAX_FRAME_BYTES = 256 << 20
 

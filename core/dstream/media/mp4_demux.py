@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dstream.format.index import VideoIndex
-from dstream.media.demux import Bytes, Packet
 from dstream.media.mp4_boxes import Span, filled, parse_header
+from dstream.media.packets import Bytes, Packet
 from dstream.media.virtual import TABLE_OPTIONS, VirtualFile, demux_packets, open_libav
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from dstream.errors import MediaError, MediaReason
 from dstream.format.index import PacketFlag, PacketTable, VideoIndex
-from dstream.media.demux import Bytes, Packet
+from dstream.media.packets import Bytes, Packet
 from dstream.media.virtual import demux_packets, open_libav
 
 FORMATS = {"mpegts": "mpegts", "mpegps": "mpeg"}
