@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import closing
 
 import pytest
 
@@ -12,6 +13,8 @@ from dstream.clock import FakeClock
 from dstream.measure import Meter, Purpose
 from dstream.store.memory import MemoryStore
 from dstream.store.metered import Metered
+from dstream.store.opening import open_store
+from s3_services import S3Place
 
 Cost = dict[tuple[str, str, str], int]
 
@@ -127,6 +130,31 @@ def test_sessions(bench: Bench) -> None:
     catalog = bench.open()
     assert bench.cost(catalog.begin_session) == {}
     assert bench.cost(catalog.begin_session) == {NO_ROOT: 1}
+
+
+@pytest.mark.rgw
+def test_the_same_on_a_real_server(rgw_bucket: S3Place) -> None:
+    meter = Meter()
+
+    def verbs(work: Callable[[], object]) -> dict[str, int]:
+        before = meter.snapshot()
+        work()
+        found: dict[str, int] = {}
+        for key, totals in meter.snapshot().minus(before).requests.items():
+            found[key.verb] = found.get(key.verb, 0) + totals.count
+        return found
+
+    with closing(open_store(rgw_bucket.url, options=rgw_bucket.options, meter=meter)) as store:
+        creator = create_catalog(store, "creator")
+        session = creator.begin_session()
+        publish = verbs(lambda: creator.publish_dataset("d", manifest("a"), session=session))
+        assert publish == {"put": 1, "put-if-absent": 1}
+
+        def read() -> None:
+            catalog = open_catalog(store, "reader")
+            catalog.dataset(catalog.resolve("d@latest"))
+
+        assert verbs(read) == {"list": 1, "get": 2}
 
 
 def test_only_the_log_is_counted_as_the_log(bench: Bench) -> None:

@@ -6,7 +6,7 @@ import getpass
 import platform
 import secrets
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal
 
 import numpy as np
@@ -14,7 +14,8 @@ import numpy as np
 from dstream.catalog.backoff import CommitSettings
 from dstream.catalog.commit import Committed, Committer, Intent
 from dstream.catalog.creation import create_repository, refuse_newer_format
-from dstream.catalog.log import Head, LogReader, check_chain
+from dstream.catalog.history import LogEntry, read_history
+from dstream.catalog.log import Head, LogReader
 from dstream.catalog.names import Reference, check_name
 from dstream.catalog.publishing import (
     AppendIntent,
@@ -36,25 +37,12 @@ from dstream.errors import (
     NotFoundError,
 )
 from dstream.format.manifest import Manifest, encode_manifest, merge_manifests
-from dstream.format.root import Generation, Json, Root, Tombstone, sha256_hex
+from dstream.format.root import Generation, Root, sha256_hex
 from dstream.measure import Meter
 from dstream.store.base import Store
 
 MODES = ("append", "replace")
 _OPENED_FOR_S = 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class LogEntry:
-    """One commit, for people."""
-
-    seq: int
-    time_hint_s: float | None
-    """The writer's clock, seconds since the epoch; None where collection cleared the root."""
-    by: str
-    txn_id: str
-    ops: tuple[Json, ...]
-    """What it did; each has at least ``op``."""
 
 
 def default_author() -> str:
@@ -360,26 +348,7 @@ class Catalog:
             CorruptDataError: a root is missing or was replaced.
         """
         self._just_opened = None
-        head = self._log.refresh()
-        entries = [_entry(head)]
-        later: Head | None = head
-        for seq in range(head.seq - 1, -1, -1):
-            if limit is not None and len(entries) >= limit:
-                break
-            found = self._log.try_read(seq)
-            if found is None:
-                raise CorruptDataError(
-                    f"the log is broken: number {seq} is missing below {head.seq}", seq=seq
-                )
-            if isinstance(found, Tombstone):
-                entries.append(LogEntry(seq, None, "", found.txn_id, ({"op": "cleared"},)))
-                later = None
-                continue
-            if later is not None:
-                check_chain(found, later)
-            entries.append(_entry(found))
-            later = found
-        return entries if limit is None else entries[: max(limit, 0)]
+        return read_history(self._log, limit)
 
     def resolve_txn(self, txn_id: str, slot: int) -> bool:
         """Settle a commit that ended in OutcomeUnknownError; True when it is in the log.
@@ -406,8 +375,3 @@ class Catalog:
 def _checked(options: PublishOptions | None) -> PublishOptions:
     options = options or PublishOptions()
     return replace(options, attrs=plain_attrs(options.attrs))
-
-
-def _entry(head: Head) -> LogEntry:
-    root = head.root
-    return LogEntry(root.seq, root.time_hint_s, root.by, root.txn_id, root.ops)

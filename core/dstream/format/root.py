@@ -84,8 +84,8 @@ class Generation:
     """Training step of a checkpoint; ``latest`` never moves to a lower one by itself."""
     message: str = ""
     idempotency_key: str | None = None
-    attrs: Json = field(default_factory=dict)
-    extra: Json = field(default_factory=dict)
+    attrs: Json = field(default_factory=dict, hash=False)
+    extra: Json = field(default_factory=dict, hash=False)
     """Fields written by a newer version."""
 
     @property
