@@ -15,7 +15,13 @@ from dstream.format.manifest import Manifest
 from dstream.loader.clips import Clips
 from dstream.loader.generation import TABLE_CACHE_BYTES, GenerationSource
 from dstream.loader.plan import Sampling, Window
-from dstream.loader.raw import INDEX_CACHE_BYTES, Listing, RawSource, list_videos
+from dstream.loader.raw import (
+    INDEX_CACHE_BYTES,
+    Listing,
+    RawSource,
+    is_video_name,
+    list_videos,
+)
 from dstream.loader.settings import ArrayKind, ClipSettings
 from dstream.measure import Meter, Purpose
 from dstream.media.pixels import PixelSettings
@@ -250,16 +256,29 @@ def clips(
 def _listed(
     source: Url | Store, options: StoreOptions | None, meter: Meter, clock: Clock
 ) -> tuple[Store, Listing]:
-    """The source's store and its videos; a single local file is a source of one."""
+    """The source's store and its videos; a single file is a source of one."""
     if not isinstance(source, str | os.PathLike):
         return source, list_videos(source)
+
+    def opened(url: str) -> Store:
+        return open_store(url, options=options, meter=meter, clock=clock)
+
     text = os.fspath(source)
+    folder, slash, name = text.rstrip("/").rpartition("/")
+    folder = folder if slash else "."
     if "://" not in text and Path(text).is_file():
-        path = Path(text)
-        store = open_store(path.parent, options=options, meter=meter, clock=clock)
-        return store, Listing((store.head(path.name, purpose=Purpose.LISTING),), 0)
-    store = open_store(text, options=options, meter=meter, clock=clock)
-    return store, list_videos(store)
+        return _single(opened(folder or "/"), name)
+    store = opened(text)
+    try:
+        return store, list_videos(store)
+    except NotFoundError:
+        if "://" not in folder or not is_video_name(name):
+            raise
+        return _single(opened(folder), name)
+
+
+def _single(store: Store, name: str) -> tuple[Store, Listing]:
+    return store, Listing((store.head(name, purpose=Purpose.LISTING),), 0)
 
 
 def _settings(

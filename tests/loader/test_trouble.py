@@ -153,6 +153,15 @@ def test_files_that_are_no_video(tmp_path: Path) -> None:
     assert report.skips["not-media"] >= 24
     # It was looked at once.
     assert report.index_requests <= 3 * 4
+
+    def hashes(workers: int, fetchers: int, prefetch: int) -> list[str]:
+        with clips.loader(
+            4, on_error="skip", workers=workers, fetchers=fetchers, prefetch=prefetch
+        ) as loader:
+            return [batch_hash(batch) for batch in loader]
+
+    # What replaces a clip depends on the plan alone.
+    assert hashes(1, 1, 1) == hashes(4, 8, 5)
     with clips.loader(4) as loader, pytest.raises(dstream.MediaError, match=r"bad\.mp4"):
         list(loader)
 

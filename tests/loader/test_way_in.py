@@ -75,8 +75,12 @@ def test_a_single_file_is_a_source(tmp_path: Path) -> None:
     clips = dstream.clips(tmp_path / "v01.mp4", frames=4)
     assert clips.keys() == ["v01.mp4"]
     assert clips["v01.mp4"].video.shape == (4, 3, 96, 128)
-    with pytest.raises(dstream.NotFoundError):
-        dstream.clips(tmp_path / "absent", frames=4)
+    url = new_url()
+    fill(open_store(url), {"a b/c.mp4": (tmp_path / "v00.mp4").read_bytes()})
+    assert dstream.clips(f"{url}/a b/c.mp4", frames=4)[0].key == "c.mp4"
+    for absent in (tmp_path / "absent", tmp_path / "v09.mp4", f"{url}/d.mp4", f"{url}/d"):
+        with pytest.raises(dstream.NotFoundError):
+            dstream.clips(absent, frames=4)
 
 
 RECIPE = """

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
@@ -49,35 +48,37 @@ class Listing:
         return digest.hexdigest()
 
 
-def list_videos(store: Store, suffixes: Iterable[str] = VIDEO_SUFFIXES) -> Listing:
-    """List a source once.
+def is_video_name(name: str) -> bool:
+    """Whether a bare listing takes a file of this name for a video.
 
-    Args:
-        store: the source.
-        suffixes: endings of names that are videos, in any case.
+    >>> is_video_name("a/b.MP4"), is_video_name("a/.b.mp4"), is_video_name("mp4")
+    (True, False, False)
+    """
+    hidden = any(part.startswith(".") for part in name.split("/"))
+    return not hidden and PurePosixPath(name).suffix.lower() in VIDEO_SUFFIXES
+
+
+def list_videos(store: Store) -> Listing:
+    """List a source once.
 
     Raises:
         NotFoundError: nothing in it is a video by its name.
     """
-    wanted = frozenset(suffix.lower() for suffix in suffixes)
     objects = list(store.list(purpose=Purpose.LISTING))
-    videos = sorted(_videos(objects, wanted), key=lambda info: info.key.encode())
+    videos = [
+        info
+        for info in objects
+        if info.size_bytes > 0 and is_video_name(info.key) and _is_key(info.key)
+    ]
     if not videos:
         raise NotFoundError(
             f"{store.url} has no video: of {len(objects)} objects none is non-empty and ends in "
-            f"{', '.join(sorted(wanted))}",
+            f"{', '.join(sorted(VIDEO_SUFFIXES))}",
             store=store.url,
             objects=len(objects),
         )
+    videos.sort(key=lambda info: info.key.encode())
     return Listing(tuple(videos), len(objects) - len(videos))
-
-
-def _videos(objects: Iterable[ObjectInfo], suffixes: frozenset[str]) -> Iterator[ObjectInfo]:
-    for info in objects:
-        hidden = any(part.startswith(".") for part in info.key.split("/"))
-        if info.size_bytes > 0 and not hidden:
-            if PurePosixPath(info.key).suffix.lower() in suffixes and _is_key(info.key):
-                yield info
 
 
 def _is_key(key: str) -> bool:
