@@ -137,7 +137,7 @@ def generation_parts(document: Document) -> list[Part]:
     if "totals" not in document:
         return [Facts([("kind", document["kind"]), *facts], title=title)]
     totals, recipe = document["totals"], document["recipe"]
-    layouts = Counter(part["layout"] for part in document["parts"])
+    layouts = Counter(part["layout"].replace("_", " ") for part in document["parts"])
     params = "".join(f" {name}={value}" for name, value in recipe["params"].items())
     facts += [
         ("samples", f"{totals.samples:,} from {counted(totals.files, 'file')}"),

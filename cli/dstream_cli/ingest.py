@@ -203,7 +203,7 @@ class Job:
 
         meter = Meter()
         key = str(self.settings.session_key)
-        result = finish_ingest(self.call.catalog(meter), key, meter=meter)
+        result = finish_ingest(self.call.catalog(meter), key, name=self.name or None, meter=meter)
         return _report(self.call, result)
 
     def estimate(self) -> int:

@@ -84,6 +84,9 @@ def test_shares_are_committed_together(source: Path) -> None:
         assert ran.code in (0, 3)
         assert ran.out.startswith(f"Share {share[0]} of 2 is done")
         assert dstream("show", "shared").code == 10
+    ran = dstream("ingest", source, "--name", "other", "--finish", "key-1")
+    assert ran.code == 2
+    assert "are for the dataset 'shared'" in ran.err
     ran = dstream("ingest", "--finish", "key-1", "--json")
     assert ran.code == 3
     assert ran.document()["samples"] == 3

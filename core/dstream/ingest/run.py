@@ -13,7 +13,7 @@ from dstream.catalog.catalog import Catalog
 from dstream.catalog.names import check_name
 from dstream.catalog.sessions import Session
 from dstream.clock import Clock, SystemClock
-from dstream.errors import ConflictError, NotFoundError
+from dstream.errors import ConflictError, InvalidInputError, NotFoundError
 from dstream.format.manifest import RecipeRef
 from dstream.ingest.carry import Carried
 from dstream.ingest.commit import Base, Finished, Outcome, commit, find_base
@@ -102,16 +102,20 @@ def ingest(
     return _result(outcome, session, state, meter.snapshot().minus(before))
 
 
-def finish_ingest(catalog: Catalog, key: str, *, meter: Meter | None = None) -> IngestResult:
+def finish_ingest(
+    catalog: Catalog, key: str, *, name: str | None = None, meter: Meter | None = None
+) -> IngestResult:
     """Commit all parts of a session as one generation.
 
     Args:
         catalog: of the repository.
         key: the session's.
+        name: of the dataset; refuse parts that were made for another one.
         meter: where events are counted.
 
     Raises:
         NotFoundError: the session has no finished part.
+        InvalidInputError: ``name`` is not theirs.
         ConflictError: parts are missing or do not fit each other; see also :func:`ingest`.
     """
     meter = meter or Meter()
@@ -128,6 +132,10 @@ def finish_ingest(catalog: Catalog, key: str, *, meter: Meter | None = None) -> 
         for journal, share in zip(journals, shares, strict=True)
     ]
     plan = shares[0].plan
+    if name is not None and plan.name != name:
+        raise InvalidInputError(
+            f"the parts of {key!r} are for the dataset {plan.name!r}, not for {name!r}", key=key
+        )
     outcome = commit(catalog, session, plan, finished, find_base(catalog, plan.name))
     for journal in journals:
         journal.clear(journal.keys())
