@@ -8,6 +8,7 @@ import pytest
 
 from dstream.ingest import Layout
 from dstream.measure import Purpose
+from dstream.store.memory import MemoryStore
 from ingest_made import check_bytes, content, place, some_videos, video_bytes
 from media_outcomes import VIDEO_SUFFIXES
 from s3_services import S3Place
@@ -46,6 +47,19 @@ def test_on_a_mock_of_s3(moto_bucket: S3Place, layout: Layout) -> None:
 @pytest.mark.parametrize("layout", list(Layout))
 def test_on_a_real_s3_server(rgw_bucket: S3Place, layout: Layout) -> None:
     check_s3(rgw_bucket, layout)
+
+
+def test_versions_are_recorded_in_place_where_the_bucket_keeps_them(tmp_path: Path) -> None:
+    here = place(tmp_path / "repo", tmp_path / "unused")
+    here.source = MemoryStore(versioned=True)
+    for name, data in FILES.items():
+        here.source.put(name, data)
+    here.ingest(layout=Layout.IN_PLACE)
+    found = content(here.catalog, "clips")
+    for row in found.files:
+        here.source.put(row["name"], b"other bytes")
+        old = here.source.get(row["name"], version=row["version"]).data
+        assert old == FILES[row["name"]]
 
 
 @pytest.mark.media

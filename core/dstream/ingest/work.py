@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from dstream.clock import Clock
@@ -141,13 +141,24 @@ class Worker:
         stem_length = len(work.unit.stem)
         for info in work.unit.side:
             suffix = info.key[stem_length:]
-            if self._spool is None:
-                work.side[suffix] = (info, None)
-                continue
-            self._guarded(info, work, partial(self._fetch_side, self._spool, info, suffix, work))
+            self._guarded(info, work, partial(self._side_file, info, suffix, work))
 
-    def _fetch_side(self, spool: Spool, info: ObjectInfo, suffix: str, work: UnitWork) -> None:
-        work.side[suffix] = (info, spool.fetch(self._source, info))
+    def _side_file(self, info: ObjectInfo, suffix: str, work: UnitWork) -> None:
+        if self._spool is None:
+            work.side[suffix] = (self._with_version(info), None)
+        else:
+            work.side[suffix] = (info, self._spool.fetch(self._source, info))
+
+    def _with_version(self, info: ObjectInfo) -> ObjectInfo:
+        """The object with its VersionId, which listings do not tell: old bytes stay readable."""
+        if info.version is not None or not self._source.capabilities.versioned:
+            return info
+        found = self._source.head(info.key, purpose=Purpose.INDEX)
+        if (found.etag, found.size_bytes) != (info.etag, info.size_bytes):
+            raise SourceChangedError(
+                f"{info.key} was replaced after it was listed", key=info.key, etag=found.etag
+            )
+        return replace(info, version=found.version)
 
     def _blamed_on(self, info: ObjectInfo, fault: Quarantined) -> Quarantined:
         detail = f"its side file {fault.name}: {fault.reason}: {fault.detail}"
@@ -194,6 +205,7 @@ class Worker:
     def _video(self, info: ObjectInfo, work: UnitWork) -> None:
         side = self._side_of(info, work)
         if self._spool is None:
+            info = self._with_version(info)
             self._keep(info, work, None, self._prepare_in_place(info, side))
             return
         copy = self._spool.fetch(self._source, info)
