@@ -15,13 +15,12 @@ from dstream.catalog.sessions import Session
 from dstream.clock import Clock, SystemClock
 from dstream.errors import ConflictError, InvalidInputError, NotFoundError
 from dstream.format.manifest import RecipeRef
-from dstream.ingest.carry import Carried
-from dstream.ingest.commit import Base, Finished, Outcome, commit, find_base
+from dstream.ingest.agenda import Agenda, bad_stem, make_agenda
+from dstream.ingest.commit import Finished, Outcome, commit, find_base
 from dstream.ingest.journal import Covered, Journal, PlanRecord, forget_session, read_done
-from dstream.ingest.known import Known, Todo, load_known, sort_units
 from dstream.ingest.pack import Packer
 from dstream.ingest.pipeline import ProgressMeter, run_units
-from dstream.ingest.scan import Scan, SkipLog, Unit, in_share, scan
+from dstream.ingest.scan import SkipLog, Unit, scan
 from dstream.ingest.settings import (
     WHOLE,
     IngestResult,
@@ -37,7 +36,6 @@ from dstream.recipe import Recipe, recipe_params
 from dstream.store.base import Store
 
 _MAX_SESSIONS = 100
-_NAMED = 10
 
 
 def ingest(
@@ -87,19 +85,22 @@ def ingest(
     base = find_base(catalog, name)
     session = _session(catalog, plan, settings)
     journal = Journal(catalog.store, session, settings.share or WHOLE, meter)
-    state = _prepare(catalog.store, plan, settings, journal, found, base)
-    tally = _Tally()
-    covered = state.covered | _run(
-        catalog, source, plan, recipe, settings, journal, state, tally, progress, meter, clock
-    )
+    try:
+        agenda = make_agenda(catalog.store, plan, settings, journal, found, base)
+    except ConflictError:
+        forget_session(catalog.store, session, meter)
+        raise
+    job = _Job(catalog.store, source, recipe, settings, meter, clock)
+    done, tally = job.run(journal, agenda, progress)
+    covered = agenda.covered | done
     if settings.share is not None:
-        journal.mark_done(plan, state.wanted)
-        return _share_result(plan, session, settings, state, tally, meter.snapshot().minus(before))
-    finished = [Finished(journal, covered, state.wanted)]
-    outcome = commit(catalog, session, plan, finished, base, state.carried)
-    journal.clear({*state.old_entries, *(done.entry for done in covered.values())})
+        journal.mark_done(plan, agenda.wanted)
+        return _share_result(plan, session, settings, agenda, tally, meter.snapshot().minus(before))
+    finished = [Finished(journal, covered, agenda.wanted)]
+    outcome = commit(catalog, session, plan, finished, base, agenda.carried)
+    journal.clear({*agenda.old_entries, *(done.entry for done in covered.values())})
     forget_session(catalog.store, session, meter)
-    return _result(outcome, session, state, meter.snapshot().minus(before))
+    return _result(outcome, session, agenda, meter.snapshot().minus(before))
 
 
 def finish_ingest(
@@ -143,22 +144,6 @@ def finish_ingest(
     return _result(outcome, session, None, meter.snapshot().minus(before))
 
 
-@dataclass(frozen=True, slots=True)
-class _State:
-    """What there is to do."""
-
-    todo: Todo
-    bad: tuple[Quarantined, ...]
-    """Of the listing, and not yet recorded."""
-    covered: dict[str, Covered]
-    wanted: frozenset[str]
-    """Stems of the units that this run publishes."""
-    old_entries: tuple[str, ...]
-    """Journal entries found at the start."""
-    carried: Carried | None
-    """Of a replacement: units whose rows are taken over from the base."""
-
-
 @dataclass(slots=True)
 class _Tally:
     """What this run has stored and left out."""
@@ -177,47 +162,52 @@ class _Tally:
         self.quarantined += work.quarantined
 
 
-def _run(
-    catalog: Catalog,
-    source: Store,
-    plan: PlanRecord,
-    recipe: Recipe,
-    settings: IngestSettings,
-    journal: Journal,
-    state: _State,
-    tally: _Tally,
-    progress: Callable[[Progress], None] | None,
-    meter: Meter,
-    clock: Clock,
-) -> dict[str, Covered]:
-    """Do all new units; returns where the journal has them."""
-    packed = settings.layout is Layout.PACKED
-    shown = ProgressMeter(state.todo.new, clock, progress, len(state.bad))
-    if not state.todo.new and not state.bad:
-        return {}
-    with ExitStack() as stack:
-        spool = stack.enter_context(Spool(settings.spool_folder)) if packed else None
-        packer = stack.enter_context(Packer(catalog.store, plan.source, settings, journal, spool))
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """One call of ingest: where from, where to, how."""
 
-        def deliver(work: UnitWork) -> None:
-            tally.count(work)
-            packer.add(work)
-            shown.finished(work.unit, len(work.quarantined))
+    store: Store
+    source: Store
+    recipe: Recipe
+    settings: IngestSettings
+    meter: Meter
+    clock: Clock
 
-        run_units(
-            state.todo.new,
-            Worker(source, recipe, settings, spool, meter, clock),
-            deliver,
-            workers=settings.workers,
-            budget_bytes=settings.spool_bytes if packed else None,
-        )
-        for row in state.bad:
-            unit = UnitWork(Unit(_bad_stem(row), (), ()), quarantined=[row])
-            tally.count(unit)
-            packer.add(unit)
-            meter.event("quarantine", row.reason)
-        packer.finish()
-        return packer.covered
+    def run(
+        self, journal: Journal, agenda: Agenda, progress: Callable[[Progress], None] | None
+    ) -> tuple[dict[str, Covered], _Tally]:
+        """Do all new units; returns where the journal has them, and their counts."""
+        tally = _Tally()
+        packed = self.settings.layout is Layout.PACKED
+        new = agenda.todo.new
+        shown = ProgressMeter(new, self.clock, progress, len(agenda.bad))
+        if not new and not agenda.bad:
+            return {}, tally
+        with ExitStack() as stack:
+            spool = stack.enter_context(Spool(self.settings.spool_folder)) if packed else None
+            packer = stack.enter_context(
+                Packer(self.store, self.source.url, self.settings, journal, spool)
+            )
+
+            def deliver(work: UnitWork) -> None:
+                tally.count(work)
+                packer.add(work)
+                shown.finished(work.unit, len(work.quarantined))
+
+            run_units(
+                new,
+                Worker(self.source, self.recipe, self.settings, spool, self.meter, self.clock),
+                deliver,
+                workers=self.settings.workers,
+                budget_bytes=self.settings.spool_bytes if packed else None,
+            )
+            for row in agenda.bad:
+                unit = UnitWork(Unit(bad_stem(row), (), ()), quarantined=[row])
+                tally.count(unit)
+                packer.add(unit)
+                self.meter.event("quarantine", row.reason)
+            packer.finish()
+            return packer.covered, tally
 
 
 def _plan(source: Store, name: str, recipe: Recipe, settings: IngestSettings) -> PlanRecord:
@@ -249,103 +239,8 @@ def _session(catalog: Catalog, plan: PlanRecord, settings: IngestSettings) -> Se
     raise ConflictError("every session of these inputs is fenced; give a session key")
 
 
-def _prepare(
-    store: Store,
-    plan: PlanRecord,
-    settings: IngestSettings,
-    journal: Journal,
-    found: Scan,
-    base: Base | None,
-) -> _State:
-    """Decide what is new, what is done and what must not be.
-
-    Raises:
-        ConflictError: stored files have changed, and this is no replacement.
-    """
-    known = load_known(store, base.manifest if base else None)
-    covered = journal.load(keep_transient=False)
-    share = settings.share or WHOLE
-    units = [unit for unit in found.units if in_share(unit.stem, share)]
-    replacing = settings.replace and not _is_same(base, plan, known, found)
-    if replacing:
-        # What can be taken over from the base counts as unchanged, all else is done anew.
-        can_carry = base is not None and _carries(base, plan, settings)
-        known = load_known(store, base.manifest, plan.layout) if base and can_carry else Known()
-        known.refused.clear()
-    todo = sort_units(
-        units,
-        plan.source,
-        known,
-        covered,
-        retry_quarantined=settings.retry_quarantined,
-        replace=replacing,
-    )
-    if todo.changed:
-        raise _changed(plan, todo.changed)
-    bad = [
-        row
-        for row in found.quarantined
-        if in_share(_bad_stem(row), share)
-        and known.refused.get(row.source_uri) != (row.size_bytes, row.etag)
-    ]
-    wanted = {unit.stem for unit in todo.new + todo.resumed} | {_bad_stem(row) for row in bad}
-    carried = None
-    if replacing and base is not None and todo.unchanged:
-        carried = Carried(store, base.manifest, todo.unchanged, plan.source, plan.layout)
-    return _State(
-        todo,
-        tuple(row for row in bad if _bad_stem(row) not in covered),
-        {stem: done for stem, done in covered.items() if stem in wanted},
-        frozenset(wanted),
-        tuple(journal.keys()),
-        carried,
-    )
-
-
-def _carries(base: Base, plan: PlanRecord, settings: IngestSettings) -> bool:
-    """Whether a replacement may take over rows: same recipe, no checksums to add, no shares.
-
-    A share's rows are published later, by when the base may be another one.
-    """
-    new_sums = settings.checksum and settings.layout is Layout.IN_PLACE
-    return base.manifest.recipe == plan.recipe and settings.share is None and not new_sums
-
-
-def _is_same(base: Base | None, plan: PlanRecord, known: Known, found: Scan) -> bool:
-    """Whether the source holds exactly what the dataset holds, so that replacing is idle."""
-    if base is None or base.manifest.recipe != plan.recipe:
-        return False
-    if any(part.layout != plan.layout for part in base.manifest.parts):
-        return False
-    listed = {
-        f"{plan.source}/{info.key}": (info.size_bytes, info.etag)
-        for unit in found.units
-        for info in unit.objects
-    }
-    held = known.stored.items()
-    return all(listed.get(uri) == place for uri, place in held) and all(
-        known.stored.get(uri) == place or known.refused.get(uri) == place
-        for uri, place in listed.items()
-    )
-
-
-def _changed(plan: PlanRecord, names: tuple[str, ...]) -> ConflictError:
-    shown = ", ".join(name if len(name) < 200 else name[:200] + "…" for name in names[:_NAMED])
-    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return ConflictError(
-        f"{len(names)} files in {plan.source} differ from what {plan.name!r} holds under the same "
-        f"names: {shown}{more}; rename them, or publish what the source holds now with replace",
-        names=names[:1000],
-    )
-
-
-def _bad_stem(row: Quarantined) -> str:
-    """How the journal names a file that has no unit; no unit's stem starts like this."""
-    return f"/{row.name}"
-
-
 def _result(
-    outcome: Outcome, session: Session, state: _State | None, requests: Snapshot
+    outcome: Outcome, session: Session, agenda: Agenda | None, requests: Snapshot
 ) -> IngestResult:
     totals = outcome.built.manifest.totals
     return IngestResult(
@@ -357,8 +252,8 @@ def _result(
         files=totals.files,
         bytes=totals.bytes,
         samples=totals.samples,
-        resumed_files=_videos(state.todo.resumed) if state else 0,
-        unchanged_files=_videos(state.todo.unchanged) if state else 0,
+        resumed_files=_videos(agenda.todo.resumed) if agenda else 0,
+        unchanged_files=_videos(agenda.todo.unchanged) if agenda else 0,
         quarantined=tuple(Quarantined(**row) for row in outcome.built.quarantine),
         requests=requests,
     )
@@ -368,7 +263,7 @@ def _share_result(
     plan: PlanRecord,
     session: Session,
     settings: IngestSettings,
-    state: _State,
+    agenda: Agenda,
     tally: _Tally,
     requests: Snapshot,
 ) -> IngestResult:
@@ -381,8 +276,8 @@ def _share_result(
         files=tally.files,
         bytes=tally.bytes,
         samples=tally.samples,
-        resumed_files=_videos(state.todo.resumed),
-        unchanged_files=_videos(state.todo.unchanged),
+        resumed_files=_videos(agenda.todo.resumed),
+        unchanged_files=_videos(agenda.todo.unchanged),
         quarantined=tuple(tally.quarantined),
         requests=requests,
     )
