@@ -184,7 +184,8 @@ class _Job:
         if not new and not agenda.bad:
             return {}, tally
         with ExitStack() as stack:
-            spool = stack.enter_context(Spool(self.settings.spool_folder)) if packed else None
+            folder = self.settings.spool_folder
+            spool = stack.enter_context(Spool(folder, self.meter)) if packed else None
             packer = stack.enter_context(
                 Packer(self.store, self.source.url, self.settings, journal, spool)
             )

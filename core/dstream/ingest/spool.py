@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,11 +15,14 @@ from typing import BinaryIO
 import xxhash
 
 from dstream.errors import StorageError
-from dstream.measure import Purpose
+from dstream.measure import Meter, Purpose
 from dstream.store.base import ObjectInfo, Store
 
 PIECE_BYTES = 16 << 20
 """A source file is copied by ranges of this size: one request each."""
+
+
+_PREFIX = "dstream-spool-"
 
 
 class SpoolError(StorageError):
@@ -39,14 +44,41 @@ def _spooling(folder: Path) -> Iterator[None]:
         ) from error
 
 
-class Spool:
-    """A temporary folder. A context manager; for many threads."""
+def _sweep(where: Path, meter: Meter | None) -> None:
+    """Remove spool folders that nobody holds: of processes that were killed."""
+    for folder in where.glob(f"{_PREFIX}*"):
+        try:
+            descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        except OSError:
+            continue  # another's, or gone meanwhile
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(folder, ignore_errors=True)
+            if meter is not None:
+                meter.event("spool-swept", "left-by-a-killed-process")
+        except OSError:
+            continue  # in use
+        finally:
+            os.close(descriptor)
 
-    def __init__(self, parent: Path | None = None) -> None:
+
+class Spool:
+    """A temporary folder. A context manager; for many threads.
+
+    It is locked while it is in use, so that a later ingest can tell folders that a killed
+    process left behind, and removes them.
+    """
+
+    def __init__(self, parent: Path | None = None, meter: Meter | None = None) -> None:
         where = parent or Path(tempfile.gettempdir())
         with _spooling(where):
-            self._folder = tempfile.TemporaryDirectory(prefix="dstream-spool-", dir=where)
-        self.path = Path(self._folder.name)
+            # Under its final name only once it is locked: else a sweep could take it for dead.
+            fresh = Path(tempfile.mkdtemp(prefix=".dstream-new-", dir=where))
+            self._lock = os.open(fresh, os.O_RDONLY | os.O_CLOEXEC)
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self.path = where / fresh.name.replace(".dstream-new-", _PREFIX)
+            fresh.rename(self.path)
+        _sweep(where, meter)
 
     def __enter__(self) -> Spool:
         return self
@@ -57,7 +89,8 @@ class Spool:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._folder.cleanup()
+        shutil.rmtree(self.path, ignore_errors=True)
+        os.close(self._lock)
 
     def fetch(self, source: Store, info: ObjectInfo) -> SpooledFile:
         """Copy one source object here, and checksum it on the way.
