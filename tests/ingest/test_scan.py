@@ -4,8 +4,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dstream.ingest import Share
-from dstream.ingest.kinds import kind_by_name, looks_like_video, stem_of, suffix_of
 from dstream.ingest.scan import in_share, make_units
+from dstream.media.kinds import kind_by_name, looks_like_video, stem_of, suffix_of
 from dstream.store.base import ObjectInfo
 from ingest_made import video_bytes
 

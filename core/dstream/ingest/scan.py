@@ -16,9 +16,15 @@ from dstream.errors import (
     NotFoundError,
     PermissionDeniedError,
 )
-from dstream.ingest.kinds import SNIFF_BYTES, kind_by_name, looks_like_video, stem_of
 from dstream.ingest.settings import IngestSettings, Quarantined, Share
 from dstream.measure import Meter, Purpose
+from dstream.media.kinds import (
+    SNIFF_BYTES,
+    is_hidden,
+    kind_by_name,
+    looks_like_video,
+    stem_of,
+)
 from dstream.store.base import ObjectInfo, Store, check_key
 
 _FORMAT_MARK = "_ds/format.json"
@@ -136,7 +142,7 @@ def _usable(
     for info in objects:
         if info.key.endswith("/"):
             continue  # a folder's marker, as consoles make them
-        if any(part.startswith(".") and part != ".." for part in info.key.split("/")):
+        if is_hidden(info.key):
             meter.event("scan-skip", "hidden")
         elif repositories and _inside(info.key, repositories):
             meter.event("scan-skip", "inside-a-repository")

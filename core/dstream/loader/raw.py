@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from pathlib import PurePosixPath
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,15 +16,10 @@ from dstream.loader.single_flight import SingleFlightCache
 from dstream.loader.source import FileLocation, KeyIndex, Sample
 from dstream.measure import Meter, Purpose
 from dstream.media.index import index_video
+from dstream.media.kinds import VIDEO_SUFFIXES, is_hidden, kind_by_name
 from dstream.media.reader import StoreReader
 from dstream.store.base import ObjectInfo, Store, check_key
 from dstream.units import MIB
-
-VIDEO_SUFFIXES = frozenset(
-    ".mp4 .m4v .mov .qt .3gp .3g2 .f4v .mkv .webm .flv .avi .divx .ts .m2ts .mts .mpg .mpeg .vob"
-    " .m2p .ps".split()
-)
-"""Names that a bare listing takes for video. Ingest also looks at the content."""
 
 INDEX_CACHE_BYTES = 256 * MIB
 
@@ -54,8 +48,7 @@ def is_video_name(name: str) -> bool:
     >>> is_video_name("a/b.MP4"), is_video_name("a/.b.mp4"), is_video_name("mp4")
     (True, False, False)
     """
-    hidden = any(part.startswith(".") for part in name.split("/"))
-    return not hidden and PurePosixPath(name).suffix.lower() in VIDEO_SUFFIXES
+    return not is_hidden(name) and kind_by_name(name) is True
 
 
 def list_videos(store: Store) -> Listing:

@@ -47,6 +47,15 @@ def stem_of(name: str) -> str:
     return name[: -len(suffix)] if suffix else name
 
 
+def is_hidden(name: str) -> bool:
+    """Whether a part of the path begins with a dot (``..`` is no name at all).
+
+    >>> is_hidden("a/.cache/b.mp4"), is_hidden("a/b.mp4"), is_hidden("../b.mp4")
+    (True, False, False)
+    """
+    return any(part.startswith(".") and part != ".." for part in name.split("/"))
+
+
 def kind_by_name(name: str) -> bool | None:
     """True for a video, False for anything else, None where only the bytes can tell."""
     suffix = suffix_of(name)
