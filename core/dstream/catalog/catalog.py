@@ -43,6 +43,7 @@ from dstream.store.base import Store
 
 MODES = ("append", "replace")
 _OPENED_FOR_S = 1.0
+_RECENT_FOR_S = 60.0
 
 
 def default_author() -> str:
@@ -160,6 +161,16 @@ class Catalog:
             return opened.root
         return self._log.refresh().root
 
+    def recent(self) -> Root:
+        """A root that was the newest within the last minute; mostly without any request.
+
+        Enough to begin on: a commit checks everything again on the root that it is built on.
+        """
+        known = self._log.cached()
+        if known is None or self._clock.monotonic_s() - known.read_at_s > _RECENT_FOR_S:
+            return self.head()
+        return known.root
+
     def at(self, seq: int) -> Root:
         """Root ``seq``: the catalog as it was after that commit.
 
@@ -168,14 +179,19 @@ class Catalog:
         """
         return self._log.read(seq).root
 
-    def begin_session(self, key: str | None = None) -> Session:
+    def begin_session(self, key: str | None = None, *, root: Root | None = None) -> Session:
         """A place for uploads. With a ``key``, the same one for all who give the same key.
+
+        Args:
+            key: shared by jobs, and by a later run that goes on.
+            root: begin on this root, and ask the store nothing; not with a key.
 
         Raises:
             InvalidInputError: the key cannot be one.
             ConflictError: the session of this key has been fenced; use a new key.
         """
-        root = self.head()
+        if root is None or key is not None:
+            root = self.head()
         if key is None:
             return Session(self._new_id(), root.seq)
         session = open_session(self.store, key, root.seq, self._new_id)

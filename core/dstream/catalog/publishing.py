@@ -40,6 +40,12 @@ class PublishOptions:
     """What the key stands for, where a rerun's manifest differs only in random object names;
     None: the manifest itself."""
     move_latest: bool = True
+    """``latest`` moves to the new generation, unless it points at a higher step."""
+    promote: str | None = None
+    """An alias to point at the new generation, in the same commit."""
+    parent: int | None = None
+    """Version whose objects the manifest names as well; the commit is refused once it is gone.
+    An append finds its own."""
 
 
 def plain_attrs(attrs: Mapping[str, object] | None) -> dict[str, object]:
@@ -204,11 +210,13 @@ def publish_op(
         content_sha256=options.content_sha256 or content_sha256,
         session=session.session_id,
         base_seq=session.base_seq,
+        parent=options.parent,
         step=options.step,
         message=options.message,
         attrs=options.attrs,
         idempotency_key=options.idempotency_key,
         move_latest=options.move_latest,
+        promote=options.promote,
     )
 
 

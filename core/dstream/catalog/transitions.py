@@ -59,6 +59,8 @@ class Publish:
     attrs: Json = field(default_factory=dict)
     idempotency_key: str | None = None
     move_latest: bool = True
+    promote: str | None = None
+    """An alias that points at the new generation from the same commit on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +170,7 @@ def _publish(root: Root, op: Publish, context: ApplyContext) -> Transition:
     if op.parent is not None and root.generation(op.name, op.parent) is None:
         raise ConflictError(
             f"{op.name}@v{op.parent}, which this would append to, has been retired",
+            reason="parent",
             name=op.name,
             version=op.parent,
         )
@@ -192,12 +195,15 @@ def _publish(root: Root, op: Publish, context: ApplyContext) -> Transition:
     artifact = replace(row, next_version=entry.version + 1, keys=keys)
     moves = op.move_latest and _latest_may_move(root, op)
     after = replace(
-        root,
-        artifacts={**root.artifacts, op.name: artifact},
-        entries=(*root.entries, entry),
-        aliases=_aliases_with(root, op.name, LATEST, entry.version) if moves else root.aliases,
+        root, artifacts={**root.artifacts, op.name: artifact}, entries=(*root.entries, entry)
     )
-    done = {"op": "publish", "name": op.name, "version": entry.version, "latest": moves}
+    done: dict[str, object] = {"op": "publish", "name": op.name, "version": entry.version}
+    done["latest"] = moves or op.promote == LATEST
+    if moves:
+        after = replace(after, aliases=_aliases_with(after, op.name, LATEST, entry.version))
+    if op.promote is not None:
+        after = replace(after, aliases=_aliases_with(after, op.name, op.promote, entry.version))
+        done["promote"] = op.promote
     return Transition(_with_op(after, done), entry)
 
 
@@ -205,6 +211,8 @@ def _check_publish(op: Publish) -> None:
     check_name(op.name)
     if not _KIND.fullmatch(op.kind):
         raise InvalidInputError(f"unusable kind {op.kind[:60]!r}", kind=op.kind)
+    if op.promote is not None:
+        check_alias(op.promote)
     if op.step is not None and op.step < 0:
         raise InvalidInputError(f"a step counts from 0, got {op.step}", step=op.step)
     if len(op.message) > MAX_TEXT_CHARS:
