@@ -1,0 +1,1 @@
+"""Checkpoints as generations: published whole, fetched whole."""
