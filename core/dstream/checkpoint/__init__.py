@@ -1,1 +1,8 @@
-"""Checkpoints as generations: published whole, fetched whole."""
+"""Checkpoints as generations: published whole, fetched whole, saved and loaded by torch."""
+
+from __future__ import annotations
+
+from dstream.checkpoint.progress import CopyProgress
+from dstream.checkpoint.publish import Published, publish
+
+__all__ = ["CopyProgress", "Published", "publish"]
