@@ -28,7 +28,7 @@ _SHOWN_KINDS = 12
 def generation_document(catalog: Catalog, generation: Generation) -> Document:
     """Everything that ``show NAME --json`` prints. Reads the streams and quarantine tables."""
     root = catalog.head()
-    aliases = root.aliases.get(generation.name, {})
+    aliases = root.aliases_of(generation.name)
     document: Document = {
         "repository": catalog.store.url,
         "name": generation.name,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from dstream.errors import NotFoundError
 from dstream_cli.options import Debug, Json, Quiet, Repo, S3Args, common, epilog
 from dstream_cli.plain import timestamp
 from dstream_cli.render import Part, Table
@@ -36,7 +37,7 @@ def run(
     call = common(context, repo=repo, quiet=quiet, s3_arg=s3_arg)
     catalog = call.catalog()
     root = catalog.head()
-    found = [_listed(catalog, root, name) for name in sorted(root.artifacts)]
+    found = [_listed(catalog, root, name) for name in root.names()]
     if not found:
         call.out.message("The repository is empty; fill it with: dstream ingest SOURCE --name NAME")
     titles = ("name", "latest", "kind", ">samples", ">length", ">bytes", "created")
@@ -59,12 +60,15 @@ class Listed:
 
 
 def _listed(catalog: Catalog, root: Root, name: str) -> Listed:
-    aliases = dict(root.aliases.get(name, {}))
+    row = root.row(name)
+    if row is None:
+        raise NotFoundError(f"nothing is named {name!r} here", name=name)
+    aliases = row.aliases
     latest = root.generation(name, aliases["latest"]) if "latest" in aliases else None
     is_dataset = latest is not None and latest.kind == "dataset"
     return Listed(
         name=name,
-        kind=root.artifacts[name].kind,
+        kind=row.artifact.kind,
         generations=len(list(root.generations(name))),
         aliases=aliases,
         latest=None if latest is None else latest.version,

@@ -21,7 +21,7 @@ from dstream.errors import (
     UnsafeStoreError,
 )
 from dstream.format.repository import FORMAT_KEY
-from dstream.format.root import encode_root, log_key
+from dstream.format.root import FORMAT_VERSION, encode_root, log_key
 from dstream.measure import Purpose
 from dstream.store.base import Capabilities, ObjectInfo
 from dstream.store.memory import MemoryStore
@@ -45,7 +45,7 @@ def test_create_then_open(store: MemoryStore, catalog: Catalog) -> None:
     assert catalog.head().seq == 0
     assert open_catalog(store).names() == []
     assert {FORMAT_KEY, log_key(0)} <= keys(store)
-    assert json.loads(store.get(FORMAT_KEY).data)["min_reader"] == 1
+    assert json.loads(store.get(FORMAT_KEY).data)["min_reader"] == FORMAT_VERSION
 
 
 def test_create_twice(store: MemoryStore, catalog: Catalog) -> None:
@@ -102,7 +102,7 @@ def test_open_what_is_no_repository(store: MemoryStore) -> None:
 
 
 def test_open_a_newer_repository(store: MemoryStore, catalog: Catalog) -> None:
-    newer = replace(catalog.head(), v=2, min_reader=2)
+    newer = replace(catalog.head(), v=3, min_reader=3)
     store.put(log_key(0), encode_root(newer))
     with pytest.raises(FormatVersionError, match="upgrade"):
         open_catalog(store)
@@ -117,7 +117,7 @@ def test_open_a_newer_repository_of_another_layout(store: MemoryStore) -> None:
 
 
 def test_newer_writer_may_be_read_but_not_continued(store: MemoryStore, catalog: Catalog) -> None:
-    store.put(log_key(0), encode_root(replace(catalog.head(), v=2, min_writer=2)))
+    store.put(log_key(0), encode_root(replace(catalog.head(), v=3, min_writer=3)))
     reader = open_catalog(store)
     assert reader.names() == []
     with pytest.raises(FormatVersionError, match="reading works"):

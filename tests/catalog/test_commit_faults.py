@@ -335,7 +335,7 @@ def test_rival_of_a_newer_version_stops_the_commit(
     def upgrade() -> None:
         head = catalog.at(0)
         data = memory.get(log_key(0)).data
-        newer = replace(head, seq=1, prev_sha256=sha256_hex(data), txn_id="n", min_reader=2, v=2)
+        newer = replace(head, seq=1, prev_sha256=sha256_hex(data), txn_id="n", min_reader=3, v=3)
         memory.put_if_absent(log_key(1), encode_root(newer))
 
     faulty.before_log_put.append(upgrade)

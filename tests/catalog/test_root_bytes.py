@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 
 from catalog_made import empty_root
 from dstream.errors import CorruptDataError, FormatVersionError, RefusedError
+from dstream.format.catalog_shard import ShardRef, Shards
+from dstream.format.entries import Pin
 from dstream.format.refs import ObjectRef
 from dstream.format.repository import (
     SessionRecord,
@@ -30,6 +32,7 @@ from dstream.format.root import (
     check_writable,
     decode_root,
     encode_root,
+    encode_tombstone,
     log_key,
     log_seq,
     peek_txn_id,
@@ -60,8 +63,9 @@ def sample_root() -> Root:
         entries=(entry,),
         aliases={"team/clips": {"latest": 3}},
         upload_floor=1,
-        pins={"p": {"seq": 3}},
-        condemned=({"name": "x", "version": 1},),
+        pins={"p": Pin(3, 4, ("team/clips",), "me", 60.0, 2.0), "q": Pin(3, 3)},
+        gone=frozenset({("team/clips", "v:0000000000000000001")}),
+        shards=Shards((ShardRef(2, ("a", ""), 3, 40, "d" * 64),)),
     )
 
 
@@ -89,7 +93,8 @@ def test_unknown_fields_are_kept_everywhere() -> None:
     document["new_root_field"] = {"deep": [1]}
     document["entries"][0]["new_entry_field"] = "x"
     document["artifacts"]["team/clips"]["new_row_field"] = 3
-    document["v"], document["min_writer"] = 2, 1
+    document["pins"]["p"]["new_pin_field"] = True
+    document["v"] = 3
     root = decode_root(pack(document), 9)
     assert isinstance(root, Root)
     assert as_doc(root) == document
@@ -103,21 +108,25 @@ def test_newer_reader_needed() -> None:
 
 
 def test_newer_writer_needed() -> None:
-    root = decode_root(pack(as_doc(sample_root()) | {"min_writer": 2}), 9)
+    root = decode_root(pack(as_doc(sample_root()) | {"min_writer": 3}), 9)
     assert isinstance(root, Root)
     with pytest.raises(FormatVersionError, match="reading works"):
         check_writable(root)
 
 
-def test_catalog_shards_are_refused_not_ignored() -> None:
-    document = as_doc(sample_root()) | {"shards": [{"sha256": "x"}]}
-    with pytest.raises(FormatVersionError, match="shards"):
-        decode_root(pack(document), 9)
+def test_roots_of_the_first_version_are_read() -> None:
+    document = as_doc(empty_root()) | {"v": 1, "min_reader": 1, "min_writer": 1}
+    del document["cleared_below"]
+    root = decode_root(pack({**document, "superseded": [], "condemned": []}), 0)
+    assert isinstance(root, Root)
+    check_writable(root)
+    assert root == empty_root(v=1, min_reader=1, min_writer=1)
 
 
 def test_tombstone_keeps_the_transaction() -> None:
     document = {"v": 1, "min_reader": 1, "txn_id": "gone", "tombstone": 1}
     assert decode_root(pack(document), 3) == Tombstone("gone")
+    assert decode_root(encode_tombstone("gone"), 3) == Tombstone("gone")
     assert peek_txn_id(pack(document), 3) == "gone"
 
 
@@ -141,6 +150,9 @@ DAMAGES: dict[str, Callable[[dict[str, Any]], object]] = {
     "aliases is a list": lambda d: d.update(aliases=[]),
     "row is a number": lambda d: d["artifacts"].update(x=1),
     "op is text": lambda d: d.update(ops=["x"]),
+    "pin is a number": lambda d: d.update(pins={"p": 1}),
+    "shard without place": lambda d: d["shards"][0].update(first=["x"]),
+    "gone is text": lambda d: d.update(gone=["x"]),
 }
 
 
@@ -198,7 +210,7 @@ def test_log_keys_sort_newest_first() -> None:
 def test_format_file() -> None:
     check_format(encode_format("dstream"))
     with pytest.raises(FormatVersionError):
-        check_format(json.dumps({"v": 2, "min_reader": 2}).encode())
+        check_format(json.dumps({"v": 3, "min_reader": 3}).encode())
     for junk in (b"", b"{", b"[]", b"{}", b"x" * 100_000, b"[" * 50_000):
         with pytest.raises(CorruptDataError):
             check_format(junk)

@@ -176,7 +176,9 @@ def test_alias_that_cannot_be(alias: str) -> None:
 
 
 def test_condemned_generation_is_never_named_again() -> None:
-    root = replace(after(publish(), publish()), condemned=({"name": "clips", "version": 1},))
+    root = after(publish(), publish())
+    doomed = replace(root.entries[0], retired_seq=1, condemned_seq=1)
+    root = replace(root, entries=(doomed, root.entries[1]))
     with pytest.raises(ConflictError, match="being deleted"):
         after(MoveAlias("clips", "latest", 1), root=root)
     assert after(MoveAlias("clips", "prod", 2), root=root).aliases["clips"]["prod"] == 2

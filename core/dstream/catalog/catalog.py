@@ -319,7 +319,7 @@ class Catalog:
 
     def names(self) -> list[str]:
         """Names of all artifacts, sorted."""
-        return sorted(self.head().artifacts)
+        return self.head().names()
 
     def generations(self, name: str) -> list[Generation]:
         """Live generations of a name, oldest first.
@@ -328,13 +328,13 @@ class Catalog:
             NotFoundError: nothing has that name.
         """
         root = self.head()
-        if check_name(name) not in root.artifacts:
+        if root.row(check_name(name)) is None:
             select(root, Reference(name))
         return list(root.generations(name))
 
     def aliases(self, name: str) -> dict[str, int]:
         """Alias -> version of a name."""
-        return dict(self.head().aliases.get(check_name(name), {}))
+        return self.head().aliases_of(check_name(name))
 
     def manifest_bytes(self, generation: Generation) -> bytes:
         """A generation's manifest as stored, checked against the catalog's hash."""

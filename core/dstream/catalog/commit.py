@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from dstream.catalog.backoff import Backoff, CommitSettings
+from dstream.catalog.compaction import MAX_TAIL, compact, is_large, tail_size
 from dstream.catalog.log import Head, LogReader, check_chain
 from dstream.catalog.outcome import (
     Answer,
@@ -31,8 +32,10 @@ from dstream.errors import (
     DstreamError,
     InvalidInputError,
     OutcomeUnknownError,
+    RefusedError,
 )
 from dstream.format.root import (
+    FORMAT_VERSION,
     Generation,
     Root,
     Tombstone,
@@ -198,8 +201,12 @@ class Committer:
 
     def _seal(self, transition: Transition, base: Head) -> Draft:
         done = transition.root.ops[len(base.root.ops) :]
+        after = transition.root
         root = replace(
-            transition.root,
+            after,
+            v=max(after.v, FORMAT_VERSION),
+            min_reader=max(after.min_reader, FORMAT_VERSION),
+            min_writer=max(after.min_writer, FORMAT_VERSION),
             seq=base.seq + 1,
             prev_sha256=base.sha256,
             txn_id=self._new_id(),
@@ -207,6 +214,16 @@ class Committer:
             by=self._author,
             ops=done,
         )
+        if tail_size(root) > MAX_TAIL:
+            root = compact(root, root.seq, self._log.shards.write)
+        try:
+            data = encode_root(root)
+            if not is_large(root, len(data)):
+                return Draft(root, data, base)
+        except RefusedError:
+            if not tail_size(root):
+                raise
+        root = compact(root, root.seq, self._log.shards.write, whole=True)
         return Draft(root, encode_root(root), base)
 
     def _settle(self, draft: Draft) -> Head | None:

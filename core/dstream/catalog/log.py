@@ -6,6 +6,7 @@ import json
 import threading
 from dataclasses import dataclass
 
+from dstream.catalog.shards import ShardObjects
 from dstream.clock import Clock
 from dstream.errors import CorruptDataError, NotFoundError
 from dstream.forks import renew_after_fork
@@ -52,6 +53,8 @@ class LogReader:
         self._store = store
         self._clock = clock
         self._meter = meter
+        self.shards = ShardObjects(store)
+        """The catalog shards that roots name."""
         self._newest: Head | None = None
         self._lock = threading.Lock()
         renew_after_fork(self)
@@ -113,7 +116,7 @@ class LogReader:
 
     def decode(self, data: bytes, seq: int) -> Head | Tombstone:
         """The head in bytes that were read from slot ``seq``."""
-        found = decode_root(data, seq)
+        found = decode_root(data, seq, self.shards.load)
         if isinstance(found, Tombstone):
             return found
         return Head(found, sha256_hex(data), self._clock.monotonic_s())

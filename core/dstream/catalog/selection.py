@@ -17,7 +17,7 @@ def select(root: Root, reference: Reference) -> Generation:
     Raises:
         NotFoundError: the message names close matches, or what the name does have.
     """
-    if reference.name not in root.artifacts:
+    if root.row(reference.name) is None:
         raise NotFoundError(
             f"nothing is named {reference.name!r} here{_similar(root, reference.name)}",
             name=reference.name,
@@ -38,24 +38,25 @@ def find(root: Root, reference: Reference) -> Generation | None:
         return root.generation(reference.name, reference.version)
     if reference.alias is None:
         return root.newest(reference.name)
-    version = root.aliases.get(reference.name, {}).get(reference.alias)
+    version = root.aliases_of(reference.name).get(reference.alias)
     return None if version is None else root.generation(reference.name, version)
 
 
 def _similar(root: Root, name: str) -> str:
-    close = difflib.get_close_matches(name, root.artifacts, n=_SHOWN, cutoff=0.5)
+    names = root.names()
+    close = difflib.get_close_matches(name, names, n=_SHOWN, cutoff=0.5)
     if close:
         return f"; did you mean {_joined(close)}?"
-    if not root.artifacts:
+    if not names:
         return "; the repository is empty"
-    return f"; there are {len(root.artifacts)} names, list them with: dstream ls"
+    return f"; there are {len(names)} names, list them with: dstream ls"
 
 
 def _what_there_is(root: Root, name: str) -> str:
     versions = [entry.version for entry in root.generations(name)]
     if not versions:
         return f"all generations of {name} have been retired"
-    aliases = sorted(root.aliases.get(name, {}))
+    aliases = sorted(root.aliases_of(name))
     named = f"aliases {_joined(aliases)}" if aliases else "no alias"
     span = f"v{versions[0]}" if len(versions) == 1 else f"v{min(versions)} to v{max(versions)}"
     return f"{name} has {len(versions)} generation(s), {span}, and {named}"

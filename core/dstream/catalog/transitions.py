@@ -8,10 +8,12 @@ committed on top of: whichever of two ops comes later sees the earlier one.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from dstream.catalog.edits import with_alias, with_aliases, with_entries, with_op, with_row
 from dstream.catalog.names import LATEST, check_alias, check_name
+from dstream.catalog.pinning import PinRoot, RenewPin, Unpin, pin_root, renew_pin, unpin
+from dstream.catalog.retention import Condemn, Forget, Retire, condemn, forget, retire
 from dstream.errors import ConflictError, InvalidInputError, NotFoundError
 from dstream.format.refs import ObjectRef
 from dstream.format.root import Artifact, Generation, Json, Root, UsedKey
@@ -88,7 +90,29 @@ class Noop:
     reason: str
 
 
-Op = Publish | MoveAlias | Nothing | Noop
+@dataclass(frozen=True, slots=True)
+class RemoveAlias:
+    """Take an alias away."""
+
+    name: str
+    alias: str
+    expect: int | None = None
+    """Version that the alias must have now; None means any."""
+
+
+Op = (
+    Publish
+    | MoveAlias
+    | RemoveAlias
+    | PinRoot
+    | RenewPin
+    | Unpin
+    | Retire
+    | Condemn
+    | Forget
+    | Nothing
+    | Noop
+)
 
 
 def apply(root: Root, op: Op, context: ApplyContext) -> Transition:
@@ -105,7 +129,31 @@ def apply(root: Root, op: Op, context: ApplyContext) -> Transition:
         return _move_alias(root, op)
     if isinstance(op, Nothing):
         return Transition(root, op.generation)
-    return Transition(_with_op(root, {"op": "noop", "reason": op.reason}))
+    return Transition(_state_after(root, op, context))
+
+
+def _state_after(
+    root: Root,
+    op: RemoveAlias | PinRoot | RenewPin | Unpin | Retire | Condemn | Forget | Noop,
+    context: ApplyContext,
+) -> Root:
+    match op:
+        case RemoveAlias():
+            return _remove_alias(root, op)
+        case PinRoot():
+            return pin_root(root, op, context.seq, context.time_hint_s)
+        case RenewPin():
+            return renew_pin(root, op, context.seq, context.time_hint_s)
+        case Unpin():
+            return unpin(root, op)
+        case Retire():
+            return retire(root, op, context.seq)
+        case Condemn():
+            return condemn(root, op, context.seq)
+        case Forget():
+            return forget(root, op)
+        case Noop():
+            return with_op(root, {"op": "noop", "reason": op.reason})
 
 
 def find_published(
@@ -116,10 +164,11 @@ def find_published(
     Raises:
         ConflictError: the key was used for other content, or its generation is gone.
     """
-    row = root.artifacts.get(name)
-    if row is None or idempotency_key is None or idempotency_key not in row.keys:
+    if idempotency_key is None:
         return None
-    used = row.keys[idempotency_key]
+    used = root.used_key(name, idempotency_key)
+    if used is None:
+        return None
     facts: dict[str, object] = {"key": idempotency_key, "version": used.version}
     if used.content_sha256 != content_sha256:
         raise ConflictError(
@@ -156,7 +205,8 @@ def check_fence(root: Root, base_seq: int) -> None:
 
 def _publish(root: Root, op: Publish, context: ApplyContext) -> Transition:
     _check_publish(op)
-    row = root.artifacts.get(op.name, Artifact(op.kind))
+    known = root.row(op.name)
+    row = Artifact(op.kind) if known is None else known.artifact
     if row.kind != op.kind:
         raise ConflictError(
             f"{op.name!r} is a {row.kind}, it cannot take a {op.kind}; use another name",
@@ -191,20 +241,19 @@ def _publish(root: Root, op: Publish, context: ApplyContext) -> Transition:
     )
     keys = dict(row.keys)
     if op.idempotency_key is not None:
-        keys[op.idempotency_key] = UsedKey(entry.version, op.content_sha256)
+        keys[op.idempotency_key] = UsedKey(entry.version, op.content_sha256, context.seq)
     artifact = replace(row, next_version=entry.version + 1, keys=keys)
     moves = op.move_latest and _latest_may_move(root, op)
-    after = replace(
-        root, artifacts={**root.artifacts, op.name: artifact}, entries=(*root.entries, entry)
-    )
+    after = with_entries(with_row(root, op.name), (entry,))
+    after = replace(after, artifacts={**after.artifacts, op.name: artifact})
     done: dict[str, object] = {"op": "publish", "name": op.name, "version": entry.version}
     done["latest"] = moves or op.promote == LATEST
     if moves:
-        after = replace(after, aliases=_aliases_with(after, op.name, LATEST, entry.version))
+        after = with_alias(after, op.name, LATEST, entry.version)
     if op.promote is not None:
-        after = replace(after, aliases=_aliases_with(after, op.name, op.promote, entry.version))
+        after = with_alias(after, op.name, op.promote, entry.version)
         done["promote"] = op.promote
-    return Transition(_with_op(after, done), entry)
+    return Transition(with_op(after, done), entry)
 
 
 def _check_publish(op: Publish) -> None:
@@ -224,7 +273,7 @@ def _check_publish(op: Publish) -> None:
 
 
 def _latest_may_move(root: Root, op: Publish) -> bool:
-    version = root.aliases.get(op.name, {}).get(LATEST)
+    version = root.aliases_of(op.name).get(LATEST)
     current = None if version is None else root.generation(op.name, version)
     if current is None or current.step is None or op.step is None:
         return True
@@ -234,21 +283,64 @@ def _latest_may_move(root: Root, op: Publish) -> bool:
 def _move_alias(root: Root, op: MoveAlias) -> Transition:
     check_name(op.name)
     check_alias(op.alias)
-    target = root.generation(op.name, op.version)
+    target = root.record(op.name, op.version)
     if target is None:
         raise NotFoundError(
             f"no generation {op.name}@v{op.version}; list them with: dstream show {op.name}",
             name=op.name,
             version=op.version,
         )
-    if any(_names(doc, target) for doc in root.condemned):
+    check_not_condemned(target)
+    current = root.aliases_of(op.name).get(op.alias)
+    _check_expected(op, current)
+    if current == op.version and target.is_live:
+        return Transition(root, target)
+    after = root
+    if not target.is_live:  # named again before collection got to it
+        target = replace(target, retired_seq=None)
+        after = with_entries(root, (target,))
+    after = with_alias(after, op.name, op.alias, op.version)
+    done = {
+        "op": "move_alias",
+        "name": op.name,
+        "alias": op.alias,
+        "from": current,
+        "version": op.version,
+    }
+    return Transition(with_op(after, done), target)
+
+
+def check_not_condemned(target: Generation) -> None:
+    """Refuse to name what collection is deleting: its objects may be gone already.
+
+    Raises:
+        ConflictError: fact ``reason`` is ``condemned``.
+    """
+    if target.condemned_seq is not None:
         raise ConflictError(
             f"{target.label} is being deleted by collection and cannot be named again",
             reason="condemned",
-            name=op.name,
-            version=op.version,
+            name=target.name,
+            version=target.version,
         )
-    current = root.aliases.get(op.name, {}).get(op.alias)
+
+
+def _remove_alias(root: Root, op: RemoveAlias) -> Root:
+    aliases = root.aliases_of(check_name(op.name))
+    current = aliases.get(check_alias(op.alias))
+    if current is None:
+        raise NotFoundError(
+            f"{op.name} has no alias {op.alias!r}; list them with: dstream alias {op.name}",
+            name=op.name,
+            alias=op.alias,
+        )
+    _check_expected(op, current)
+    rest = {alias: version for alias, version in aliases.items() if alias != op.alias}
+    done = {"op": "remove_alias", "name": op.name, "alias": op.alias, "from": current}
+    return with_op(with_aliases(root, op.name, rest), done)
+
+
+def _check_expected(op: MoveAlias | RemoveAlias, current: int | None) -> None:
     if op.expect is not None and op.expect != (current or 0):
         found = "does not exist" if current is None else f"is v{current}"
         wanted = f"v{op.expect}" if op.expect else "no such alias"
@@ -259,28 +351,3 @@ def _move_alias(root: Root, op: MoveAlias) -> Transition:
             found=current,
             expected=op.expect,
         )
-    if current == op.version:
-        return Transition(root, target)
-    after = replace(root, aliases=_aliases_with(root, op.name, op.alias, op.version))
-    done = {
-        "op": "move_alias",
-        "name": op.name,
-        "alias": op.alias,
-        "from": current,
-        "version": op.version,
-    }
-    return Transition(_with_op(after, done), target)
-
-
-def _names(document: Json, generation: Generation) -> bool:
-    return document.get("name") == generation.name and document.get("version") == generation.version
-
-
-def _aliases_with(
-    root: Root, name: str, alias: str, version: int
-) -> Mapping[str, Mapping[str, int]]:
-    return {**root.aliases, name: {**root.aliases.get(name, {}), alias: version}}
-
-
-def _with_op(root: Root, done: Json) -> Root:
-    return replace(root, ops=(*root.ops, done))

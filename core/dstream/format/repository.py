@@ -32,7 +32,12 @@ def session_key(key: str) -> str:
 def encode_format(created_by: str) -> bytes:
     """Bytes of ``_ds/format.json``: readable without any library."""
     return _encode(
-        {"v": FORMAT_VERSION, "min_reader": 1, "min_writer": 1, "created_by": created_by}
+        {
+            "v": FORMAT_VERSION,
+            "min_reader": FORMAT_VERSION,
+            "min_writer": FORMAT_VERSION,
+            "created_by": created_by,
+        }
     )
 
 

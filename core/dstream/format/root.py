@@ -8,16 +8,60 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from heapq import merge
 
 from dstream.errors import CorruptDataError, FormatVersionError, RefusedError
+from dstream.format.catalog_shard import (
+    ROW,
+    NameRow,
+    Place,
+    Shard,
+    ShardRef,
+    Shards,
+    key_slot,
+    version_slot,
+)
+from dstream.format.entries import (
+    Artifact,
+    Generation,
+    Json,
+    Pin,
+    UsedKey,
+    aliases_from,
+    artifact_doc,
+    artifact_from,
+    generation_doc,
+    generation_from,
+    pin_doc,
+    pin_from,
+)
 from dstream.format.fields import Fields
-from dstream.format.refs import ObjectRef
 from dstream.format.zjson import decode_document, encode_document
 from dstream.units import MIB, format_bytes
 
-FORMAT_VERSION = 1
+__all__ = [
+    "FORMAT_VERSION",
+    "Artifact",
+    "Generation",
+    "Json",
+    "Pin",
+    "Root",
+    "Tombstone",
+    "UsedKey",
+    "check_readable",
+    "check_writable",
+    "decode_root",
+    "encode_root",
+    "encode_tombstone",
+    "log_key",
+    "log_seq",
+    "peek_txn_id",
+    "sha256_hex",
+]
+
+FORMAT_VERSION = 2
 """The version this code writes, and the newest that it reads."""
 
 MAX_ROOT_BYTES = 1 * MIB
@@ -31,8 +75,6 @@ HINT_KEY = "_ds/hint"
 
 _LAST_SEQ = 2**64 - 1
 _LOG_KEY = re.compile(r"_ds/log/(\d{20})\.r")
-
-Json = Mapping[str, object]
 
 
 def log_key(seq: int) -> str:
@@ -62,61 +104,12 @@ def sha256_hex(data: bytes) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Generation:
-    """One immutable version of an artifact."""
-
-    name: str
-    version: int
-    """Counted from 1 within the name; never used twice."""
-    kind: str
-    """``dataset`` or ``checkpoint``."""
-    manifest: ObjectRef
-    seq: int
-    """The root that published it."""
-    session: str
-    base_seq: int
-    """The head when its upload began; what the fence is compared with."""
-    created_s: float
-    """The writer's clock at commit, seconds since the epoch. A hint for people."""
-    parent: int | None = None
-    """Version that it was appended to."""
-    step: int | None = None
-    """Training step of a checkpoint; ``latest`` never moves to a lower one by itself."""
-    message: str = ""
-    idempotency_key: str | None = None
-    attrs: Json = field(default_factory=dict, hash=False)
-    extra: Json = field(default_factory=dict, hash=False)
-    """Fields written by a newer version."""
-
-    @property
-    def label(self) -> str:
-        """``name@v7``."""
-        return f"{self.name}@v{self.version}"
-
-
-@dataclass(frozen=True, slots=True)
-class UsedKey:
-    """What an idempotency key was used for."""
-
-    version: int
-    content_sha256: str
-    """Hash of what the caller asked to publish, before any merge."""
-
-
-@dataclass(frozen=True, slots=True)
-class Artifact:
-    """The row of a name. It outlives its generations: numbers are never given twice."""
-
-    kind: str
-    next_version: int = 1
-    keys: Mapping[str, UsedKey] = field(default_factory=dict)
-    """Idempotency keys that were used."""
-    extra: Json = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
 class Root:
-    """The whole catalog after commit ``seq``."""
+    """The whole catalog after commit ``seq``.
+
+    What changed lately is in the root itself, the rest in the catalog shards that it names; a
+    record in the root hides the shards' one of the same place. The methods look at both.
+    """
 
     seq: int
     prev_sha256: str
@@ -129,36 +122,107 @@ class Root:
     ops: tuple[Json, ...] = ()
     """What this commit did, for people; the state below is the result."""
     artifacts: Mapping[str, Artifact] = field(default_factory=dict)
+    """Rows of names that changed lately."""
     entries: tuple[Generation, ...] = ()
-    """Live generations in the order of their commits."""
+    """Records of generations that changed lately, in the order of the changes."""
     aliases: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-    """Name -> alias -> version."""
-    pins: Json = field(default_factory=dict)
-    superseded: tuple[Json, ...] = ()
-    condemned: tuple[Json, ...] = ()
-    """Generations that collection is deleting: ``{name, version, ...}``; never revived."""
+    """Name -> alias -> version, for the names in ``artifacts``."""
+    gone: frozenset[Place] = frozenset()
+    """Records of the shards that are no more."""
+    shards: Shards = field(default_factory=Shards)
+    pins: Mapping[str, Pin] = field(default_factory=dict)
+    """By their id."""
     upload_floor: int = 0
     """The fence: sessions whose ``base_seq`` is lower can publish no more."""
     min_pinnable_seq: int = 0
+    """No root below may be pinned: it may list what is condemned, or be cleared."""
+    cleared_below: int = 0
+    """Roots below have been cleared, but for those that were pinned at the time."""
     v: int = FORMAT_VERSION
-    min_reader: int = 1
-    min_writer: int = 1
+    min_reader: int = FORMAT_VERSION
+    min_writer: int = FORMAT_VERSION
     extra: Json = field(default_factory=dict)
 
-    def generation(self, name: str, version: int) -> Generation | None:
-        """The live generation ``name@v<version>``."""
+    def row(self, name: str) -> NameRow | None:
+        """The row of a name with its aliases."""
+        artifact = self.artifacts.get(name)
+        if artifact is not None:
+            return NameRow(artifact, dict(self.aliases.get(name, {})))
+        return self.shards.row(name)
+
+    def aliases_of(self, name: str) -> dict[str, int]:
+        """Alias -> version of a name."""
+        row = self.row(name)
+        return {} if row is None else row.aliases
+
+    def names(self) -> list[str]:
+        """All names, sorted. Reads every shard."""
+        stored = {name for (name, slot), _ in self.shards.records() if slot == ROW}
+        return sorted(stored | set(self.artifacts))
+
+    def used_key(self, name: str, key: str) -> UsedKey | None:
+        """What an idempotency key was used for."""
+        artifact = self.artifacts.get(name)
+        if artifact is not None and key in artifact.keys:
+            return artifact.keys[key]
+        return None if (name, key_slot(key)) in self.gone else self.shards.used_key(name, key)
+
+    def record(self, name: str, version: int) -> Generation | None:
+        """The generation ``name@v<version>``, whatever its state."""
         for entry in reversed(self.entries):
             if entry.version == version and entry.name == name:
                 return entry
-        return None
+        if (name, version_slot(version)) in self.gone:
+            return None
+        return self.shards.generation(name, version)
+
+    def generation(self, name: str, version: int) -> Generation | None:
+        """The live generation ``name@v<version>``."""
+        entry = self.record(name, version)
+        return entry if entry is not None and entry.is_live else None
 
     def generations(self, name: str) -> Iterator[Generation]:
         """Live generations of ``name``, oldest first."""
-        return (entry for entry in self.entries if entry.name == name)
+        changed = {entry.version: entry for entry in self.entries if entry.name == name}
+        stored = (e for e in self.shards.generations(name) if not self._hidden(e, changed))
+        found = merge(stored, sorted(changed.values(), key=_version), key=_version)
+        return (entry for entry in found if entry.is_live)
 
     def newest(self, name: str) -> Generation | None:
         """The live generation of ``name`` with the highest number."""
-        return max(self.generations(name), key=lambda entry: entry.version, default=None)
+        changed = {entry.version: entry for entry in self.entries if entry.name == name}
+        lately = max((v for v, entry in changed.items() if entry.is_live), default=0)
+        for entry in self.shards.generations(name, backwards=True):
+            if entry.version < lately:
+                break
+            if entry.is_live and not self._hidden(entry, changed):
+                return entry
+        return changed.get(lately)
+
+    def all_records(self) -> Iterator[Generation]:
+        """Every generation, whatever its state, by name and number. Reads every shard."""
+        changed = {(entry.name, entry.version): entry for entry in self.entries}
+
+        def stored() -> Iterator[Generation]:
+            for place, document in self.shards.records():
+                if place[1].startswith("v:") and place not in self.gone:
+                    entry = generation_from(document, f"shard, {place[0]!r}")
+                    if (entry.name, entry.version) not in changed:
+                        yield entry
+
+        return merge(stored(), sorted(changed.values(), key=_place), key=_place)
+
+    def _hidden(self, entry: Generation, changed: Mapping[int, Generation]) -> bool:
+        place = (entry.name, version_slot(entry.version))
+        return entry.version in changed or place in self.gone
+
+
+def _version(entry: Generation) -> int:
+    return entry.version
+
+
+def _place(entry: Generation) -> tuple[str, int]:
+    return entry.name, entry.version
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,8 +251,20 @@ def encode_root(root: Root) -> bytes:
     return data
 
 
-def decode_root(data: bytes, seq: int) -> Root | Tombstone:
+def encode_tombstone(txn_id: str) -> bytes:
+    """What replaces an old root: its slot stays taken, its transaction stays provable."""
+    return encode_document({"v": FORMAT_VERSION, "min_reader": 1, "txn_id": txn_id, "tombstone": 1})
+
+
+def decode_root(
+    data: bytes, seq: int, load: Callable[[ShardRef], Shard] | None = None
+) -> Root | Tombstone:
     """The root stored as number ``seq``.
+
+    Args:
+        data: the stored bytes.
+        seq: its number.
+        load: reads its catalog shards, when they are needed.
 
     Raises:
         FormatVersionError: it needs a newer reader.
@@ -201,7 +277,7 @@ def decode_root(data: bytes, seq: int) -> Root | Tombstone:
     txn_id = fields.take("txn_id", str)
     if fields.take("tombstone", int, 0):
         return Tombstone(txn_id)
-    root = _root_from(fields, txn_id, where)
+    root = _root_from(fields, txn_id, where, load)
     if root.seq != seq:
         raise CorruptDataError(f"{where}: it says it is root {root.seq}", where=where)
     return root
@@ -221,7 +297,7 @@ def check_readable(document: Json, where: str) -> None:
     """Refuse a document that this version must not read.
 
     Raises:
-        FormatVersionError: its ``min_reader`` is newer, or it has catalog shards.
+        FormatVersionError: its ``min_reader`` is newer.
         CorruptDataError: it names no version.
     """
     fields = Fields(document, where)
@@ -231,12 +307,6 @@ def check_readable(document: Json, where: str) -> None:
             f"{where} needs a reader of format {min_reader}, this dstream reads up to "
             f"{FORMAT_VERSION}; upgrade dstream",
             needed=min_reader,
-            supported=FORMAT_VERSION,
-        )
-    if fields.take_list("shards"):
-        raise FormatVersionError(
-            f"{where} keeps part of the catalog in shards, which this dstream cannot read and "
-            "must not ignore; upgrade dstream",
             supported=FORMAT_VERSION,
         )
 
@@ -265,7 +335,7 @@ def _decode_bounded(data: bytes, where: str) -> dict[str, object]:
 
 
 def _root_doc(root: Root) -> dict[str, object]:
-    return {
+    document = {
         **root.extra,
         "v": root.v,
         "min_reader": root.min_reader,
@@ -276,28 +346,34 @@ def _root_doc(root: Root) -> dict[str, object]:
         "time_hint_s": root.time_hint_s,
         "by": root.by,
         "ops": list(root.ops),
-        "artifacts": {name: _artifact_doc(row) for name, row in root.artifacts.items()},
-        "entries": [_generation_doc(entry) for entry in root.entries],
+        "artifacts": {name: artifact_doc(row) for name, row in root.artifacts.items()},
+        "entries": [generation_doc(entry) for entry in root.entries],
         "aliases": {name: dict(row) for name, row in root.aliases.items()},
-        "pins": dict(root.pins),
-        "superseded": list(root.superseded),
-        "condemned": list(root.condemned),
-        "shards": [],
+        "pins": {name: pin_doc(pin) for name, pin in root.pins.items()},
+        "shards": [ref.as_doc() for ref in root.shards.refs],
         "upload_floor": root.upload_floor,
         "min_pinnable_seq": root.min_pinnable_seq,
+        "cleared_below": root.cleared_below,
     }
+    if root.gone:
+        document["gone"] = [list(place) for place in sorted(root.gone)]
+    return document
 
 
-def _root_from(fields: Fields, txn_id: str, where: str) -> Root:
-    fields.take_list("shards")
+def _root_from(
+    fields: Fields, txn_id: str, where: str, load: Callable[[ShardRef], Shard] | None
+) -> Root:
+    for former in ("superseded", "condemned"):  # always empty; entries say it themselves now
+        fields.take_list(former)
     artifacts = {
-        name: _artifact_from(doc, f"{where}, artifact {name!r}")
+        name: artifact_from(doc, f"{where}, artifact {name!r}")
         for name, doc in fields.take_map("artifacts").items()
     }
-    aliases: dict[str, dict[str, int]] = {}
-    for name, row in fields.take_map("aliases").items():
-        taken = Fields(row, f"{where}, aliases of {name!r}")
-        aliases[name] = {alias: taken.take(alias, int) for alias in taken.rest()}
+    aliases = {
+        name: aliases_from(row, f"{where}, aliases of {name!r}")
+        for name, row in fields.take_map("aliases").items()
+    }
+    refs = tuple(ShardRef.from_doc(doc, where) for doc in fields.take_list("shards"))
     return Root(
         v=fields.take("v", int),
         min_reader=fields.take("min_reader", int),
@@ -309,13 +385,17 @@ def _root_from(fields: Fields, txn_id: str, where: str) -> Root:
         by=fields.take("by", str),
         ops=_maps(fields, "ops", where),
         artifacts=artifacts,
-        entries=tuple(_generation_from(doc, where) for doc in fields.take_list("entries")),
+        entries=tuple(generation_from(doc, where) for doc in fields.take_list("entries")),
         aliases=aliases,
-        pins=fields.take_map("pins"),
-        superseded=_maps(fields, "superseded", where),
-        condemned=_maps(fields, "condemned", where),
+        gone=_places(fields, where),
+        shards=Shards(refs) if load is None else Shards(refs, load),
+        pins={
+            name: pin_from(doc, f"{where}, pin {name!r}")
+            for name, doc in fields.take_map("pins").items()
+        },
         upload_floor=fields.take("upload_floor", int),
         min_pinnable_seq=fields.take("min_pinnable_seq", int),
+        cleared_below=fields.take("cleared_below", int, 0),
         extra=fields.rest(),
     )
 
@@ -324,73 +404,10 @@ def _maps(fields: Fields, name: str, where: str) -> tuple[Json, ...]:
     return tuple(Fields(doc, f"{where}, {name}").rest() for doc in fields.take_list(name))
 
 
-def _artifact_doc(row: Artifact) -> dict[str, object]:
-    document: dict[str, object] = {
-        **row.extra,
-        "kind": row.kind,
-        "next_version": row.next_version,
-    }
-    if row.keys:
-        document["keys"] = {
-            key: {"version": used.version, "content_sha256": used.content_sha256}
-            for key, used in row.keys.items()
-        }
-    return document
-
-
-def _artifact_from(document: object, where: str) -> Artifact:
-    fields = Fields(document, where)
-    keys: dict[str, UsedKey] = {}
-    for key, used in fields.take_map("keys").items():
-        taken = Fields(used, f"{where}, key {key!r}")
-        keys[key] = UsedKey(taken.take("version", int), taken.take("content_sha256", str))
-    return Artifact(
-        kind=fields.take("kind", str),
-        next_version=fields.take("next_version", int),
-        keys=keys,
-        extra=fields.rest(),
-    )
-
-
-def _generation_doc(entry: Generation) -> dict[str, object]:
-    document: dict[str, object] = {
-        **entry.extra,
-        "name": entry.name,
-        "version": entry.version,
-        "kind": entry.kind,
-        "manifest": entry.manifest.as_doc(),
-        "seq": entry.seq,
-        "session": entry.session,
-        "base_seq": entry.base_seq,
-        "created_s": entry.created_s,
-    }
-    optional: dict[str, object] = {
-        "parent": entry.parent,
-        "step": entry.step,
-        "message": entry.message or None,
-        "idempotency_key": entry.idempotency_key,
-        "attrs": dict(entry.attrs) or None,
-    }
-    document.update({name: value for name, value in optional.items() if value is not None})
-    return document
-
-
-def _generation_from(document: object, where: str) -> Generation:
-    fields = Fields(document, f"{where}, generation")
-    name, version = fields.take("name", str), fields.take("version", int)
-    return Generation(
-        name=name,
-        version=version,
-        kind=fields.take("kind", str),
-        manifest=ObjectRef.from_doc(fields.take_map("manifest"), f"{where}, {name}@v{version}"),
-        seq=fields.take("seq", int),
-        session=fields.take("session", str),
-        base_seq=fields.take("base_seq", int),
-        created_s=fields.take("created_s", float),
-        parent=fields.take_optional("parent", int),
-        step=fields.take_optional("step", int),
-        message=fields.take("message", str, ""),
-        idempotency_key=fields.take_optional("idempotency_key", str),
-        attrs=fields.take_map("attrs"),
-        extra=fields.rest(),
-    )
+def _places(fields: Fields, where: str) -> frozenset[Place]:
+    places = set()
+    for place in fields.take_list("gone"):
+        if not isinstance(place, list) or len(place) != 2:
+            raise CorruptDataError(f"{where}: not a place: {str(place)[:100]}", where=where)
+        places.add((str(place[0]), str(place[1])))
+    return frozenset(places)
