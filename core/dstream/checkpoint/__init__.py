@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dstream.checkpoint.fetch import Fetched, fetch
+from dstream.checkpoint.layout import LAYOUTS
 from dstream.checkpoint.progress import CopyProgress
 from dstream.checkpoint.publish import Published, publish
 
-__all__ = ["CopyProgress", "Published", "publish"]
+__all__ = ["LAYOUTS", "CopyProgress", "Fetched", "Published", "fetch", "publish"]

@@ -1,0 +1,128 @@
+"""Bringing files out of the repository: in parallel, in pieces, and checked by their hash."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections import deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+
+from dstream.checkpoint.pool import run_all
+from dstream.checkpoint.progress import Tally
+from dstream.checkpoint.tree import Tree, told, write_all
+from dstream.errors import CorruptDataError
+from dstream.format.checkpoint import CheckpointFile
+from dstream.format.refs import ObjectRef
+from dstream.measure import Meter, Purpose
+from dstream.store.base import Store
+
+PIECE_BYTES = 8 << 20
+"""Larger files are fetched in pieces of this size, several at once."""
+
+_AHEAD = 6
+"""Pieces of one file that are on their way or wait to be written."""
+_LARGE_AT_ONCE = 2
+_READ_BYTES = 1 << 20
+
+
+class Downloader:
+    """Fills one folder with files. Memory: a few pieces, whatever the sizes."""
+
+    def __init__(
+        self, store: Store, into: Tree, *, threads: int, tally: Tally, meter: Meter, sync: bool
+    ) -> None:
+        self._store = store
+        self._into = into
+        self._threads = threads
+        self._tally = tally
+        self._meter = meter
+        self._sync = sync
+
+    def run(self, files: Sequence[CheckpointFile]) -> None:
+        """Fetch all files; those that are there already with the right bytes are kept.
+
+        Raises:
+            CorruptDataError: stored bytes have another hash than the manifest says.
+            DstreamError: a read or a write failed.
+        """
+        large = [file for file in files if file.object.size_bytes > PIECE_BYTES]
+        small = [file for file in files if file.object.size_bytes <= PIECE_BYTES]
+        with ThreadPoolExecutor(self._threads, thread_name_prefix="fetch-piece") as pieces:
+            try:
+                run_all(large, lambda file: self._file(file, pieces), _LARGE_AT_ONCE, "fetch")
+            finally:
+                pieces.shutdown(wait=True, cancel_futures=True)
+        run_all(small, lambda file: self._file(file, None), self._threads, "fetch")
+
+    def _file(self, file: CheckpointFile, pieces: ThreadPoolExecutor | None) -> None:
+        if self._is_there(file):
+            self._tally.add(files=1, size_bytes=file.object.size_bytes, kept=1)
+            return
+        digest = self._write(file, pieces)
+        if digest != file.object.sha256:
+            # Bytes that went wrong on their way are right the second time.
+            self._meter.event("refetch", "checksum")
+            digest = self._write(file, pieces)
+        if digest != file.object.sha256:
+            raise CorruptDataError(
+                f"{file.path}: object {file.object.key} has SHA-256 {digest[:16]}…, the manifest "
+                f"says {file.object.sha256[:16]}…: the stored bytes are damaged; `dstream verify "
+                "--deep` lists all such objects",
+                path=file.path,
+                key=file.object.key,
+            )
+        self._tally.add(files=1, size_bytes=file.object.size_bytes)
+
+    def _write(self, file: CheckpointFile, pieces: ThreadPoolExecutor | None) -> str:
+        digest = hashlib.sha256()
+        descriptor = self._into.create(file.path, file.mode)
+        try:
+            for data in self._pieces(file.object, pieces):
+                digest.update(data)
+                with told(self._into.where / file.path):
+                    write_all(descriptor, data)
+            if self._sync:
+                with told(self._into.where / file.path):
+                    os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        return digest.hexdigest()
+
+    def _pieces(self, ref: ObjectRef, pool: ThreadPoolExecutor | None) -> Iterator[bytes]:
+        """The object's bytes in order, a few pieces ahead of whoever takes them."""
+        starts = range(0, ref.size_bytes, PIECE_BYTES)
+        if pool is None:
+            yield from (self._piece(ref, start) for start in starts)
+            return
+        ahead: deque[Future[bytes]] = deque()
+        for start in starts:
+            ahead.append(pool.submit(self._piece, ref, start))
+            if len(ahead) >= _AHEAD:
+                yield ahead.popleft().result()
+        while ahead:
+            yield ahead.popleft().result()
+
+    def _piece(self, ref: ObjectRef, start_byte: int) -> bytes:
+        stop_byte = min(start_byte + PIECE_BYTES, ref.size_bytes)
+        blob = self._store.get(ref.key, start_byte, stop_byte, purpose=Purpose.COPY)
+        if blob.info.size_bytes != ref.size_bytes:
+            raise CorruptDataError(
+                f"object {ref.key} has {blob.info.size_bytes} bytes, the manifest says "
+                f"{ref.size_bytes}",
+                key=ref.key,
+            )
+        return blob.data
+
+    def _is_there(self, file: CheckpointFile) -> bool:
+        descriptor = self._into.open_existing(file.path)
+        if descriptor is None:
+            return False
+        with open(descriptor, "rb", buffering=0) as found:
+            with told(self._into.where / file.path, "read"):
+                if os.fstat(descriptor).st_size != file.object.size_bytes:
+                    return False
+                digest = hashlib.sha256()
+                while data := found.read(_READ_BYTES):
+                    digest.update(data)
+        return digest.hexdigest() == file.object.sha256
