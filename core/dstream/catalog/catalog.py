@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
-import platform
 import secrets
 from collections.abc import Callable
 from dataclasses import replace
@@ -11,10 +9,12 @@ from typing import Literal
 
 import numpy as np
 
+from dstream.catalog.authors import default_author
 from dstream.catalog.backoff import CommitSettings
-from dstream.catalog.commit import Committed, Committer, Intent
+from dstream.catalog.commit import Committer, Intent
 from dstream.catalog.creation import create_repository, refuse_newer_format
 from dstream.catalog.history import LogEntry, read_history
+from dstream.catalog.lifecycle import Lifecycle
 from dstream.catalog.log import Head, LogReader
 from dstream.catalog.names import Reference, check_name
 from dstream.catalog.publishing import (
@@ -28,11 +28,10 @@ from dstream.catalog.publishing import (
 )
 from dstream.catalog.selection import select
 from dstream.catalog.sessions import Session, open_session
-from dstream.catalog.transitions import MoveAlias, check_fence
+from dstream.catalog.transitions import check_fence
 from dstream.clock import Clock, SystemClock
 from dstream.errors import (
     ConflictError,
-    CorruptDataError,
     InvalidInputError,
     NotFoundError,
 )
@@ -46,16 +45,7 @@ _OPENED_FOR_S = 1.0
 _RECENT_FOR_S = 60.0
 
 
-def default_author() -> str:
-    """``user@host`` as far as the system knows them."""
-    try:
-        user = getpass.getuser()
-    except (KeyError, OSError, ImportError):
-        user = "unknown"
-    return f"{user}@{platform.node() or 'unknown'}"
-
-
-class Catalog:
+class Catalog(Lifecycle):
     """One repository's log of roots. Make one with :meth:`open` or :meth:`create`.
 
     For many threads. Reading never writes. Every call that reads asks the store for the newest
@@ -92,7 +82,9 @@ class Catalog:
             settings=settings,
         )
         self._manifests = ManifestObjects(store, self._new_id)
+        self._meter = meter
         self._just_opened: Head | None = None
+        self._frozen: Head | None = None
 
     @classmethod
     def open(
@@ -128,6 +120,28 @@ class Catalog:
         return catalog
 
     @classmethod
+    def open_at(
+        cls,
+        store: Store,
+        at: int | str,
+        clock: Clock | None = None,
+        *,
+        meter: Meter | None = None,
+    ) -> Catalog:
+        """The catalog as of a root's number or a pin's token, for ever. Costs one read.
+
+        It cannot be changed. Everything is found through that root, so that all who open the
+        same see the same.
+
+        Raises:
+            NotFoundError: there is no such root, or it was cleared.
+            CorruptDataError: the root is not the one that the token was made of.
+        """
+        catalog = cls(store, clock, meter=meter)
+        catalog._frozen = catalog._head_at(at)
+        return catalog
+
+    @classmethod
     def create(
         cls,
         store: Store,
@@ -155,7 +169,9 @@ class Catalog:
         return catalog
 
     def head(self) -> Root:
-        """The newest root."""
+        """The newest root; or the one that the catalog was opened at."""
+        if self._frozen is not None:
+            return self._frozen.root
         opened, self._just_opened = self._just_opened, None
         if opened is not None and self._clock.monotonic_s() - opened.read_at_s < _OPENED_FOR_S:
             return opened.root
@@ -167,17 +183,10 @@ class Catalog:
         Enough to begin on: a commit checks everything again on the root that it is built on.
         """
         known = self._log.cached()
-        if known is None or self._clock.monotonic_s() - known.read_at_s > _RECENT_FOR_S:
+        is_old = known is None or self._clock.monotonic_s() - known.read_at_s > _RECENT_FOR_S
+        if known is None or is_old or self._frozen is not None:
             return self.head()
         return known.root
-
-    def at(self, seq: int) -> Root:
-        """Root ``seq``: the catalog as it was after that commit.
-
-        Raises:
-            NotFoundError: not written yet, or cleared by collection.
-        """
-        return self._log.read(seq).root
 
     def begin_session(self, key: str | None = None, *, root: Root | None = None) -> Session:
         """A place for uploads. With a ``key``, the same one for all who give the same key.
@@ -195,7 +204,7 @@ class Catalog:
         if key is None:
             return Session(self._new_id(), root.seq)
         session = open_session(self.store, key, root.seq, self._new_id)
-        check_fence(root, session.base_seq)
+        check_fence(root, session.base_seq, session.session_id)
         return session
 
     def publish(
@@ -285,24 +294,6 @@ class Catalog:
             AppendIntent(op, manifest, session, objects, onto=onto, reconcile=reconcile)
         )
 
-    def move_alias(
-        self, name: str, alias: str, version: int, expect: int | None = None
-    ) -> Generation:
-        """Point ``name@alias`` at a generation; one write.
-
-        Args:
-            name: of the artifact.
-            alias: the name to move or make; ``latest`` is one like any other.
-            version: the generation's number.
-            expect: version that the alias must have now; 0: it must not exist.
-
-        Raises:
-            NotFoundError: there is no such generation.
-            ConflictError: ``expect`` does not hold, or the generation is being deleted.
-        """
-        op = MoveAlias(name, alias, version, expect)
-        return self._published(self._committer.commit(lambda _: op))
-
     def resolve(self, reference: str, root: Root | None = None) -> Generation:
         """The generation that ``name``, ``name@v3``, ``name@alias`` or ``name@newest`` means.
 
@@ -379,13 +370,7 @@ class Catalog:
         return self._committer.resolve(txn_id, slot)
 
     def _publish(self, intent: Intent) -> Generation:
-        return self._published(self._committer.commit(intent))
-
-    def _published(self, committed: Committed) -> Generation:
-        self._just_opened = None
-        if committed.generation is None:
-            raise CorruptDataError("the commit named no generation", seq=committed.head.seq)
-        return committed.generation
+        return self._published(self._commit(intent))
 
 
 def _checked(options: PublishOptions | None) -> PublishOptions:

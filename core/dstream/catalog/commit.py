@@ -34,6 +34,7 @@ from dstream.errors import (
     OutcomeUnknownError,
     RefusedError,
 )
+from dstream.format.catalog_shard import Shards
 from dstream.format.root import (
     FORMAT_VERSION,
     Generation,
@@ -156,6 +157,7 @@ class Committer:
             time_hint_s=self._clock.now_s(),
             by=self._author,
             ops=({"op": "create"},),
+            shards=Shards((), self._log.shards.load),
         )
         draft = Draft(root, encode_root(root), None)
         if self._settle(draft) is not None:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 from dstream.catalog.edits import with_entries, with_op, without
 from dstream.catalog.pinning import without_pins
+from dstream.catalog.sessions import SHARED_SESSION
 from dstream.errors import ConflictError, NotFoundError
 from dstream.format.catalog_shard import Place, key_slot
 from dstream.format.entries import Generation, Pin
@@ -155,6 +156,7 @@ def condemn(root: Root, op: Condemn, seq: int) -> Root:
     """The state in which what nothing keeps is condemned; ``root`` itself if nothing changes."""
     expired = {name: pin for name, pin in root.pins.items() if (name, pin.since_seq) in op.expired}
     after = without_pins(root, expired) if expired else root
+    floor = max(root.upload_floor, op.floor)
     doomed = [
         replace(
             kept.generation,
@@ -165,9 +167,9 @@ def condemn(root: Root, op: Condemn, seq: int) -> Root:
         if kept.goes and kept.generation.condemned_seq is None
     ]
     after = with_entries(after, doomed) if doomed else after
+    after = replace(after, dead_sessions=_dead_sessions(root, doomed, floor))
     keys = _old_keys(root, op.drop_keys_below)
     after = without(after, (), keys)
-    floor = max(root.upload_floor, op.floor)
     # Whatever is condemned now may be listed by any root before this one.
     min_pinnable = max(root.min_pinnable_seq, op.clear_below, seq if doomed else 0)
     after = replace(after, upload_floor=floor, min_pinnable_seq=min_pinnable)
@@ -177,6 +179,13 @@ def condemn(root: Root, op: Condemn, seq: int) -> Root:
     if expired:
         done["expired_pins"] = sorted(expired)
     return with_op(after, done)
+
+
+def _dead_sessions(root: Root, doomed: Sequence[Generation], floor: int) -> dict[str, int]:
+    """Shared sessions whose objects may go: a journal could still name them."""
+    dead = {g.session: g.base_seq for g in doomed if g.session.startswith(SHARED_SESSION)}
+    known = {**root.dead_sessions, **dead}
+    return {session: base for session, base in known.items() if base >= floor}
 
 
 def _old_keys(root: Root, below_seq: int) -> list[Place]:

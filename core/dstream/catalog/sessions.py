@@ -16,6 +16,9 @@ from dstream.format.repository import (
 from dstream.measure import Purpose
 from dstream.store.base import Store
 
+SHARED_SESSION = "k-"
+"""How ids of sessions begin that have a key, so that several jobs and runs may publish of them."""
+
 
 @dataclass(frozen=True, slots=True)
 class Session:
@@ -49,7 +52,7 @@ def open_session(store: Store, key: str, base_seq: int, new_id: Callable[[], str
     where = session_key(check_session_key(key))
     record = _recorded(store, where)
     if record is None:
-        proposed = SessionRecord(new_id(), base_seq)
+        proposed = SessionRecord(f"{SHARED_SESSION}{new_id()}", base_seq)
         try:
             store.put_if_absent(where, encode_session(proposed), purpose=Purpose.LOG)
             record = proposed

@@ -186,7 +186,7 @@ def find_published(
     return entry
 
 
-def check_fence(root: Root, base_seq: int) -> None:
+def check_fence(root: Root, base_seq: int, session: str = "") -> None:
     """Refuse a session that collection may have given up.
 
     Raises:
@@ -200,6 +200,14 @@ def check_fence(root: Root, base_seq: int) -> None:
             reason="fenced",
             base_seq=base_seq,
             upload_floor=root.upload_floor,
+        )
+    if session in root.dead_sessions:
+        raise ConflictError(
+            f"this session is fenced: a generation that it published (session {session}) was "
+            "retired and collected, so uploads that it shares with others may be deleted; begin "
+            "a new session and upload again",
+            reason="fenced",
+            session=session,
         )
 
 
@@ -216,7 +224,7 @@ def _publish(root: Root, op: Publish, context: ApplyContext) -> Transition:
     earlier = find_published(root, op.name, op.idempotency_key, op.content_sha256)
     if earlier is not None:
         return Transition(root, earlier)
-    check_fence(root, op.base_seq)
+    check_fence(root, op.base_seq, op.session)
     if op.parent is not None and root.generation(op.name, op.parent) is None:
         raise ConflictError(
             f"{op.name}@v{op.parent}, which this would append to, has been retired",

@@ -7,7 +7,6 @@ nothing is replayed. Fields that this version does not know are kept and written
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from heapq import merge
@@ -38,11 +37,14 @@ from dstream.format.entries import (
     pin_from,
 )
 from dstream.format.fields import Fields
+from dstream.format.log_keys import HINT_KEY, LOG_PREFIX, log_key, log_seq
 from dstream.format.zjson import decode_document, encode_document
 from dstream.units import MIB, format_bytes
 
 __all__ = [
     "FORMAT_VERSION",
+    "HINT_KEY",
+    "LOG_PREFIX",
     "Artifact",
     "Generation",
     "Json",
@@ -69,33 +71,6 @@ MAX_ROOT_BYTES = 1 * MIB
 
 MAX_ROOT_TEXT_BYTES = 64 * MIB
 """Most that a root may decompress to."""
-
-LOG_PREFIX = "_ds/log/"
-HINT_KEY = "_ds/hint"
-
-_LAST_SEQ = 2**64 - 1
-_LOG_KEY = re.compile(r"_ds/log/(\d{20})\.r")
-
-
-def log_key(seq: int) -> str:
-    """Key of root ``seq``. Counted downwards, so that the newest root is listed first.
-
-    >>> log_key(0), log_key(1)
-    ('_ds/log/18446744073709551615.r', '_ds/log/18446744073709551614.r')
-    """
-    return f"{LOG_PREFIX}{_LAST_SEQ - seq:020d}.r"
-
-
-def log_seq(key: str) -> int | None:
-    """The number of the root stored under ``key``, or None for a key that is no root's.
-
-    >>> log_seq(log_key(7)), log_seq("_ds/log/x")
-    (7, None)
-    """
-    match = _LOG_KEY.fullmatch(key)
-    if match is None or int(match[1]) > _LAST_SEQ:
-        return None
-    return _LAST_SEQ - int(match[1])
 
 
 def sha256_hex(data: bytes) -> str:
@@ -134,6 +109,9 @@ class Root:
     """By their id."""
     upload_floor: int = 0
     """The fence: sessions whose ``base_seq`` is lower can publish no more."""
+    dead_sessions: Mapping[str, int] = field(default_factory=dict)
+    """Shared sessions above the fence that can publish no more, with their ``base_seq``: a
+    generation of theirs was condemned, and its objects with it."""
     min_pinnable_seq: int = 0
     """No root below may be pinned: it may list what is condemned, or be cleared."""
     cleared_below: int = 0
@@ -355,6 +333,8 @@ def _root_doc(root: Root) -> dict[str, object]:
         "min_pinnable_seq": root.min_pinnable_seq,
         "cleared_below": root.cleared_below,
     }
+    if root.dead_sessions:
+        document["dead_sessions"] = dict(root.dead_sessions)
     if root.gone:
         document["gone"] = [list(place) for place in sorted(root.gone)]
     return document
@@ -394,6 +374,7 @@ def _root_from(
             for name, doc in fields.take_map("pins").items()
         },
         upload_floor=fields.take("upload_floor", int),
+        dead_sessions=aliases_from(fields.take_map("dead_sessions"), f"{where}, dead sessions"),
         min_pinnable_seq=fields.take("min_pinnable_seq", int),
         cleared_below=fields.take("cleared_below", int, 0),
         extra=fields.rest(),
