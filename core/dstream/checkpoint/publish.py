@@ -10,12 +10,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from dstream import __version__
 from dstream.catalog import Catalog, Generation, PublishOptions, Root, Session
 from dstream.catalog.names import check_alias, check_name
 from dstream.catalog.publishing import plain_attrs
 from dstream.checkpoint.progress import Progress, Tally
-from dstream.checkpoint.repository import Repository, checkpoint_of, opened, remember
+from dstream.checkpoint.repository import Repository, checkpoint_of, opened, remember, tool
 from dstream.checkpoint.scan import Scan, scan
 from dstream.checkpoint.staging import Staged, Stager
 from dstream.clock import Clock, SystemClock
@@ -29,7 +28,6 @@ from dstream.format.checkpoint import (
 from dstream.format.references import referenced_objects
 from dstream.measure import Meter
 
-TOOL = f"dstream {__version__}"
 THREADS = 8
 
 
@@ -218,10 +216,10 @@ class _Publish:
     def _base(self, root: Root) -> tuple[Generation | None, CheckpointManifest | None]:
         """The generation that most likely has the same files, and its manifest."""
         name, key = self.wish.name, self.wish.idempotency_key
-        row = root.artifacts.get(name)
         base = root.newest(name)
-        if row is not None and key is not None and key in row.keys:
-            base = root.generation(name, row.keys[key].version) or base
+        used = None if key is None else root.used_key(name, key)
+        if used is not None:
+            base = root.generation(name, used.version) or base
         if base is None or base.kind != KIND:
             return None, None
         try:
@@ -231,7 +229,7 @@ class _Publish:
 
     def _commit(self, staged: Sequence[Staged], parent: int | None, session: Session) -> Generation:
         files = tuple(item.file for item in staged)
-        manifest = CheckpointManifest(files, TOOL, self.wish.loader_state)
+        manifest = CheckpointManifest(files, tool(), self.wish.loader_state)
         generation = self.catalog.publish(
             session,
             self.wish.name,

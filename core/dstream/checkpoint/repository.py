@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import metadata
 from typing import Protocol
 
 from dstream.catalog import Catalog, Generation
@@ -77,3 +78,11 @@ def remember(generation: Generation, manifest: CheckpointManifest) -> None:
 # The last manifest of this process. Known by the hash of its bytes, so it cannot be stale, and
 # replaced as a whole, so it needs no lock.
 _last: tuple[str, CheckpointManifest] | None = None
+
+
+def tool() -> str:
+    """Name and version of this program, for manifests."""
+    try:
+        return f"dstream {metadata.version('dstream')}"
+    except metadata.PackageNotFoundError:
+        return "dstream (from its source)"
