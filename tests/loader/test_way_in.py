@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -129,3 +130,50 @@ def test_side_files_ride_along(tmp_path: Path) -> None:
         assert loader.report().side_requests == 2
     assert clips["v01"].side["action"].tolist() == [1000, 1002, 1004, 1006]
     assert repo.clips("d", frames=4, recipe=None)["v01"].side == {}
+
+
+def test_numbers_may_be_numpys_and_sizes_lists(tmp_path: Path) -> None:
+    source = new_url()
+    fill(open_store(source), videos(tmp_path, 2, frames=48))
+    plain = dstream.clips(source, frames=4, stride=2, seed=7, resize=(32, 48), array="numpy")
+    four: Any = np.int64(4)
+    two: Any = np.int32(2)
+    seven: Any = np.uint64(7)
+    size: Any = [np.int64(32), 48]
+    of_numpy = dstream.clips(
+        source, frames=four, stride=two, seed=seven, resize=size, array="numpy"
+    )
+    with plain.loader(2) as one, of_numpy.loader(two) as other:
+        assert [b.slots.tolist() for b in one] == [b.slots.tolist() for b in other]
+    assert of_numpy[two - 1].key == plain[1].key == plain[-1].key
+    assert dstream.clips(source, frames=2, resize=four).settings.pixels.resize == 4
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"frames": 4.0}, {"frames": "4"}, {"seed": None}, {"seed": 0.5}, {"stride": 1.5},
+     {"resize": "64"}, {"resize": (64, 64, 3)}, {"resize": 64.0}, {"crop": 64},
+     {"sampling": "unifrom"}, {"array": "jax"}],
+)  # fmt: skip
+def test_what_an_argument_cannot_be_is_refused_by_name(
+    tmp_path: Path, options: dict[str, Any]
+) -> None:
+    source = new_url()
+    fill(open_store(source), videos(tmp_path, 1, frames=48))
+    with pytest.raises(dstream.InvalidInputError, match=next(iter(options))):
+        dstream.clips(source, **{"frames": 4, **options})
+
+
+def test_a_slot_is_no_slice_and_no_clip_is_empty(tmp_path: Path) -> None:
+    source = new_url()
+    fill(open_store(source), videos(tmp_path, 1, frames=48))
+    clips = dstream.clips(source, frames=4)
+    wrong: Any
+    for wrong in (slice(0, 1), 1.5, None):
+        with pytest.raises(TypeError):
+            clips[wrong]
+    wrong = ["a.mp4"]
+    with pytest.raises(dstream.InvalidInputError, match="source must be"):
+        dstream.clips(wrong, frames=4)
+    with pytest.raises(dstream.InvalidInputError, match="frames"):
+        clips.clip("v00.mp4", frames=0)

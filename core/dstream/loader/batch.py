@@ -83,6 +83,7 @@ class ArrayMaker:
     """
 
     def __init__(self, array: ArrayKind | None = None, device: str | None = None) -> None:
+        device = None if device is None else str(device)  # a torch.device is as good
         on_device = device not in (None, "cpu")
         self._torch = _import_torch(required=array == "torch" or on_device, skip=array == "numpy")
         if on_device:

@@ -15,6 +15,8 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from dstream.forks import renew_after_fork
+
 ALIGNMENT_BYTES = 64
 
 
@@ -40,6 +42,11 @@ class BufferPool:
         self._owners: list[NDArray[np.uint8]] = []
         self.allocated = 0
         """How many arrays were ever made."""
+        renew_after_fork(self)
+
+    def renew(self) -> None:
+        """Replace the lock in a forked child, where a thread of the parent may hold it."""
+        self._lock = threading.Lock()
 
     def take(self, shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[np.generic]:
         """A writable array over memory that nobody else sees. Its content is arbitrary."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import threading
 from functools import cached_property
 
@@ -11,7 +12,13 @@ from dstream.loader.failures import OnError
 from dstream.loader.loader import Loader
 from dstream.loader.plan import Draw, Last, Order, Ranks, Shuffle
 from dstream.loader.reader import ClipReader, ReadClip
-from dstream.loader.settings import ArrayKind, ClipSettings, LoaderSettings, default_workers
+from dstream.loader.settings import (
+    ArrayKind,
+    ClipSettings,
+    LoaderSettings,
+    check_array,
+    default_workers,
+)
 from dstream.loader.source import SampleSource
 from dstream.measure import Meter, Snapshot
 from dstream.media.decode import ClipDecoder
@@ -47,6 +54,7 @@ class Clips:
         clock: Clock | None = None,
         opened: Snapshot | None = None,
     ) -> None:
+        check_array(array)
         self.source = source
         self.settings = settings
         self.meter = meter
@@ -89,7 +97,8 @@ class Clips:
         """
         if isinstance(which, str):
             return self.clip(which)
-        number = which + len(self) if which < 0 else which
+        slot = operator.index(which)
+        number = slot + len(self) if slot < 0 else slot
         if not 0 <= number < len(self):
             raise IndexError(f"slot {which} is outside range({len(self)})")
         order = Order(len(self), self.settings.seed, self.settings.sampling)

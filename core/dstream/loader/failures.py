@@ -15,6 +15,7 @@ from dstream.errors import (
     ShortReadError,
     SourceChangedError,
 )
+from dstream.forks import renew_after_fork
 from dstream.measure import Meter
 
 OnError = Literal["raise", "skip"]
@@ -85,6 +86,11 @@ class FailureLog:
         self._lock = threading.Lock()
         self._failures: list[Failure] = []
         self._count = 0
+        renew_after_fork(self)
+
+    def renew(self) -> None:
+        """Replace the lock in a forked child, where a thread of the parent may hold it."""
+        self._lock = threading.Lock()
 
     @property
     def failures(self) -> tuple[Failure, ...]:

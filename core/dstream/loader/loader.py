@@ -161,6 +161,8 @@ class Loader:
         return (self._position // total + self._epochs) * total
 
     def _running(self) -> Pipeline:
+        if self._pipeline is not None and self._pipeline.is_orphan:
+            self.close()
         if self._pipeline is None:
             self._pipeline = Pipeline(
                 self._reader,

@@ -12,9 +12,11 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from dstream.clock import Clock
+from dstream.forks import renew_after_fork
 from dstream.loader.batch import ArrayMaker, Batch
 from dstream.loader.budget import ByteBudget
 from dstream.loader.buffers import BufferPool
@@ -94,6 +96,9 @@ class Pipeline:
         self._turns = 0
         self._exhausted = False
         self._closed = False
+        self._fault: BaseException | None = None
+        self.is_orphan = False
+        """This is a forked child's copy, whose threads are the parent's."""
         self._threads = [
             *(
                 threading.Thread(target=self._fetch_all, name=f"dstream-fetch-{i}", daemon=True)
@@ -105,8 +110,16 @@ class Pipeline:
             ),
         ]
         _LIVE.add(self)
+        renew_after_fork(self)
         for thread in self._threads:
             thread.start()
+
+    def renew(self) -> None:
+        """In a forked child: none of the threads came along, so there is nothing to stop."""
+        self._changed = threading.Condition()
+        self._budget = ByteBudget(self._settings.inflight_bytes)
+        self._closed = self.is_orphan = True
+        self._threads.clear()
 
     def next(self) -> tuple[Batch, Step] | None:
         """The next batch in the plan's order, or None after the last.
@@ -117,7 +130,9 @@ class Pipeline:
         began_s = self._clock.monotonic_s()
         with self._changed:
             self._look_at_queue()
-            self._changed.wait_for(self._head_is_settled)
+            self._changed.wait_for(lambda: self._fault is not None or self._head_is_settled())
+            if self._fault is not None:
+                raise self._fault
             self._meter.add("seconds.wait", self._clock.monotonic_s() - began_s)
             if self._closed or not self._pending:
                 return None
@@ -155,12 +170,23 @@ class Pipeline:
         self._pending.clear()
         self._fetched.clear()
 
+    @contextmanager
+    def _watched(self) -> Iterator[None]:
+        """Hand what ends a thread to the consumer, who would wait for it for ever."""
+        try:
+            yield
+        except BaseException as error:
+            with self._changed:
+                self._fault = self._fault or error
+                self._changed.notify_all()
+
     # Fetching
 
     def _fetch_all(self) -> None:
         # One call a clip, so that an idle thread holds no reference to a batch's memory.
-        while self._fetch_one():
-            pass
+        with self._watched():
+            while self._fetch_one():
+                pass
 
     def _fetch_one(self) -> bool:
         task = self._next_task()
@@ -248,9 +274,10 @@ class Pipeline:
     # Decoding
 
     def _decode_all(self) -> None:
-        decoder = ClipDecoder(self._reader.settings.pixels, self._meter, clock=self._clock)
-        while self._decode_one(decoder):
-            pass
+        with self._watched():
+            decoder = ClipDecoder(self._reader.settings.pixels, self._meter, clock=self._clock)
+            while self._decode_one(decoder):
+                pass
 
     def _decode_one(self, decoder: ClipDecoder) -> bool:
         fetched = self._next_fetched()

@@ -8,6 +8,7 @@ the next ``world_size * batch_size`` positions, and rank r the r-th part of them
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
@@ -30,6 +31,23 @@ SLACK = 1e-6
 _ORDER, _START, _SUBSTITUTE = 1, 2, 3
 
 
+def whole(name: str, value: object) -> int:
+    """An argument that is a whole number of any kind (numpy's too) as Python's own.
+
+    Fixed-width integers would overflow in the hashes.
+
+    Raises:
+        InvalidInputError: it is none.
+
+    >>> whole("seed", np.int64(7))
+    7
+    """
+    try:
+        return operator.index(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError, OverflowError) as error:
+        raise InvalidInputError(f"{name} must be a whole number, got {value!r}") from error
+
+
 @dataclass(frozen=True, slots=True)
 class Window:
     """How long a clip is. Exactly one of ``stride`` (in frames) and ``fps`` is given."""
@@ -39,6 +57,9 @@ class Window:
     fps: float | None = None
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "frames", whole("frames", self.frames))
+        if self.stride is not None:
+            object.__setattr__(self, "stride", whole("stride", self.stride))
         if self.frames < 1:
             raise InvalidInputError(f"frames must be at least 1, got {self.frames}")
         if self.stride is not None and self.fps is not None:
@@ -182,6 +203,8 @@ class Ranks:
     last: Last = "wrap"
 
     def __post_init__(self) -> None:
+        for name in ("batch_size", "rank", "world_size"):
+            object.__setattr__(self, name, whole(name, getattr(self, name)))
         if self.batch_size < 1:
             raise InvalidInputError(f"batch_size must be at least 1, got {self.batch_size}")
         if not 0 <= self.rank < self.world_size:

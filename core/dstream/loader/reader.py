@@ -13,7 +13,7 @@ from dstream.errors import CorruptDataError, InvalidInputError, MediaError, Medi
 from dstream.format.index import VideoIndex
 from dstream.loader.failures import ClipTooShortError
 from dstream.loader.order import fraction
-from dstream.loader.plan import SLACK, Draw, SlotTable, start_in_sample
+from dstream.loader.plan import SLACK, Draw, SlotTable, start_in_sample, whole
 from dstream.loader.settings import ClipSettings
 from dstream.loader.single_flight import SingleFlightCache
 from dstream.loader.source import FileLocation, Sample, SampleSource
@@ -129,7 +129,7 @@ class ClipReader:
         window = self.settings.window
         request = ClipRequest(
             start_s=start_s,
-            frames=frames or window.frames,
+            frames=window.frames if frames is None else whole("frames", frames),
             stride=window.stride,
             fps=window.fps,
             start_pts=sample.start_pts,

@@ -8,11 +8,17 @@ from typing import Literal
 
 from dstream.errors import InvalidInputError
 from dstream.loader.failures import OnError
-from dstream.loader.plan import Sampling, Shuffle, Window
+from dstream.loader.plan import Sampling, Shuffle, Window, whole
 from dstream.media.pixels import PixelSettings
 from dstream.units import KIB, MIB
 
 ArrayKind = Literal["torch", "numpy"]
+
+
+def check_array(array: str | None) -> None:
+    """Raise InvalidInputError for what is no kind of array."""
+    if array not in (None, "torch", "numpy"):
+        raise InvalidInputError(f"array must be 'torch' or 'numpy', got {array!r}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +29,13 @@ class ClipSettings:
     sampling: Sampling = "uniform"
     seed: int = 0
     pixels: PixelSettings = field(default_factory=PixelSettings)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "seed", whole("seed", self.seed))
+        if self.sampling not in ("uniform", "grid", "keyframe"):
+            raise InvalidInputError(
+                f"sampling must be 'uniform', 'grid' or 'keyframe', got {self.sampling!r}"
+            )
 
 
 def default_workers() -> int:
@@ -54,9 +67,9 @@ class LoaderSettings:
 
     def __post_init__(self) -> None:
         for name in ("workers", "fetchers", "prefetch", "inflight_bytes"):
+            object.__setattr__(self, name, whole(name, getattr(self, name)))
             if getattr(self, name) < 1:
                 raise InvalidInputError(f"{name} must be at least 1, got {getattr(self, name)}")
         if self.merge_gap_bytes < 0:
             raise InvalidInputError(f"merge_gap_bytes is negative: {self.merge_gap_bytes}")
-        if self.array not in (None, "torch", "numpy"):
-            raise InvalidInputError(f"array must be 'torch' or 'numpy', got {self.array!r}")
+        check_array(self.array)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from dstream.errors import DstreamError
+from dstream.forks import renew_after_fork
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
@@ -48,6 +49,12 @@ class SingleFlightCache(Generic[K, V]):
         self._bytes = 0
         self._flights: dict[K, _Flight[V]] = {}
         self._errors: dict[K, DstreamError] = {}
+        renew_after_fork(self)
+
+    def renew(self) -> None:
+        """In a forked child: forget the loads of threads that did not come along."""
+        self._lock = threading.Lock()
+        self._flights = {}
 
     @property
     def size_bytes(self) -> int:

@@ -9,8 +9,10 @@ Without ``resize`` pixels are as stored, also where they are not square (``Video
 
 from __future__ import annotations
 
+import operator
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import Any, SupportsIndex
 
 import av
 import numpy as np
@@ -47,14 +49,29 @@ class PixelSettings:
     grey stays [T, 1, H, W] with its stored values."""
 
     def __post_init__(self) -> None:
-        resize = (self.resize,) if isinstance(self.resize, int) else self.resize
-        for name, sizes in (("resize", resize), ("crop", self.crop)):
-            if sizes is not None and any(size < 1 for size in sizes):
-                raise InvalidInputError(f"{name} must be positive, got {sizes}")
+        object.__setattr__(self, "resize", _sizes("resize", self.resize, (1, 2)))
+        object.__setattr__(self, "crop", _sizes("crop", self.crop, (2,)))
         if self.crop_mode not in ("center", "random"):
             raise InvalidInputError(f"crop_mode is center or random, got {self.crop_mode!r}")
         if self.pixels not in ("rgb", "native"):
             raise InvalidInputError(f"pixels is rgb or native, got {self.pixels!r}")
+
+
+def _sizes(name: str, given: Any, counts: tuple[int, ...]) -> int | tuple[int, ...] | None:
+    """Sizes as Python's own numbers: a list, and numpy's integers, are as good as a tuple."""
+    if given is None:
+        return None
+    single = isinstance(given, SupportsIndex)
+    try:
+        sizes = tuple(operator.index(size) for size in ((given,) if single else given))
+    except TypeError:
+        sizes = ()
+    if len(sizes) not in counts or (len(sizes) == 1) != single:
+        wanted = "(height, width)" if counts == (2,) else "a number or (height, width)"
+        raise InvalidInputError(f"{name} must be {wanted}, got {given!r}")
+    if min(sizes) < 1:
+        raise InvalidInputError(f"{name} must be positive, got {given!r}")
+    return sizes[0] if single else sizes
 
 
 def resized_shape(track: VideoTrack, settings: PixelSettings) -> tuple[int, int]:
