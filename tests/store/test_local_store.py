@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import pickle
+import resource
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -289,6 +290,24 @@ def test_a_full_disk_leaves_nothing_behind(
     assert not is_retryable(caught.value)
     assert caught.value.code == "ENOSPC"
     monkeypatch.undo()
+    assert os.listdir(root(store)) == []
+
+
+@pytest.mark.parametrize("write", ["put", "put_if_absent", "upload"])
+def test_a_disk_that_takes_only_a_part_leaves_nothing_behind(
+    store: LocalStore, tmp_path: Path, write: str
+) -> None:
+    """The system writes what fits and says how much: an error comes only with the next write."""
+    path = tmp_path / "local"
+    path.write_bytes(b"x" * 10_000)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4_096, hard))
+    try:
+        with pytest.raises(StorageError) as caught:
+            getattr(store, write)("k", path if write == "upload" else path.read_bytes())
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert caught.value.code == "EFBIG"
     assert os.listdir(root(store)) == []
 
 

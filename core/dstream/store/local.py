@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
-import shutil
 import stat
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -29,6 +28,7 @@ from dstream.store.ranges import check_prefix, check_range, stop_within
 
 # Non-blocking, so that a named pipe among the files cannot hang a reader.
 _READ_FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
+_COPY_BYTES = 1024 * 1024
 _CREATE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 
 
@@ -140,8 +140,8 @@ class LocalStore:
         with source_opened(path) as source:
 
             def copy(descriptor: int) -> None:
-                with open(descriptor, "wb", buffering=0, closefd=False) as writer:
-                    shutil.copyfileobj(source, writer, 1024 * 1024)
+                while piece := source.read(_COPY_BYTES):
+                    _write_all(descriptor, piece)
 
             with translated("write", key, self._root, writing=True):
                 with self._written(target, copy) as (temporary, status):
