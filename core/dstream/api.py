@@ -9,8 +9,6 @@ from types import TracebackType
 from typing import Literal
 
 from dstream.catalog import Catalog, Generation, LogEntry
-from dstream.catalog.facade import RepoLifecycle
-from dstream.catalog.tokens import Token
 from dstream.clock import Clock, SystemClock
 from dstream.errors import InvalidInputError, NotFoundError
 from dstream.format.manifest import Manifest
@@ -48,7 +46,7 @@ class Shown:
     """Alias -> version of the same name."""
 
 
-class Repo(RepoLifecycle):
+class Repo:
     """An open repository. Use it as a context manager, or close it, to give connections back."""
 
     def __init__(
@@ -81,18 +79,6 @@ class Repo(RepoLifecycle):
             generation, self.catalog.dataset(generation), self.catalog.aliases(generation.name)
         )
 
-    def at(self, seq: int | str) -> Repo:
-        """The repository as root ``seq``, or the root of a pin's token, lists it: for ever.
-
-        Costs one request. It shares this one's store and meter, and cannot be changed.
-
-        Raises:
-            NotFoundError: there is no such root, or it was cleared by collection.
-            CorruptDataError: the root is not the one that the token was made of.
-        """
-        catalog = Catalog.open_at(self.store, seq, self._clock, meter=self.meter)
-        return Repo(self.store, catalog, self.meter, self._options, self._clock)
-
     def clips(
         self,
         reference: str,
@@ -111,7 +97,6 @@ class Repo(RepoLifecycle):
         recipe: str | Recipe | None = "installed",
         array: ArrayKind | None = None,
         table_cache_bytes: int = TABLE_CACHE_BYTES,
-        pin: str | int | None = None,
     ) -> Clips:
         """The clips of a data set.
 
@@ -133,9 +118,6 @@ class Repo(RepoLifecycle):
                 default the installed one that the data set was made with; None for none.
             array: ``torch`` or ``numpy``; torch where it is installed by default.
             table_cache_bytes: budget for packet tables in memory.
-            pin: a pin's token, or a root's number: the reference means what it meant there, on
-                every rank and as long as the clips are used. The pin is neither made nor renewed
-                here, so a role that may only read can use one that somebody else made.
 
         Raises:
             NotFoundError: there is no such generation.
@@ -145,9 +127,8 @@ class Repo(RepoLifecycle):
             frames, stride, fps, sampling, seed, PixelSettings(resize, crop, crop_mode, pixels)
         )
         opened = self.meter.snapshot()
-        catalog = self.catalog if pin is None else self.at(pin).catalog
-        generation = catalog.resolve(reference)
-        manifest = catalog.dataset(generation)
+        generation = self.catalog.resolve(reference)
+        manifest = self.catalog.dataset(generation)
         source = GenerationSource(
             generation.label,
             self.store,
@@ -191,8 +172,7 @@ def open(
     """Open the repository at ``url``.
 
     Args:
-        url: ``s3://bucket/prefix``, ``file:///folder``, a path, ``memory://name``, or a pin's
-            token: then the repository as it was pinned, which cannot be changed. One read.
+        url: ``s3://bucket/prefix``, ``file:///folder``, a path, or ``memory://name``.
         options: credentials' profile, endpoint, retries. Sources of data that was left in
             place are opened with the same.
         meter: counts everything; a new one by default, readable as ``repo.meter``.
@@ -203,11 +183,6 @@ def open(
         FormatVersionError: a newer dstream made it.
     """
     meter, clock, options = meter or Meter(), clock or SystemClock(), options or StoreOptions()
-    token = Token.find(os.fspath(url))
-    if token is not None and token.url:
-        store = open_store(token.url, options=options, meter=meter, clock=clock)
-        pinned = Catalog.open_at(store, str(token), clock, meter=meter)
-        return Repo(store, pinned, meter, options, clock)
     store = open_store(url, options=options, meter=meter, clock=clock)
     return Repo(store, Catalog.open(store, clock, meter=meter), meter, options, clock)
 
