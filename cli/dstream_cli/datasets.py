@@ -45,6 +45,10 @@ def generation_document(catalog: Catalog, generation: Generation) -> Document:
     }
     if generation.kind == "dataset":
         document |= _dataset(catalog, catalog.dataset(generation))
+    elif generation.kind == "checkpoint":
+        from dstream_cli.checkpoints import checkpoint_facts
+
+        document |= checkpoint_facts(catalog, generation)
     return document
 
 
@@ -134,6 +138,10 @@ def generation_parts(document: Document) -> list[Part]:
     ]
     if document["message"]:
         facts.append(("message", document["message"]))
+    if document["kind"] == "checkpoint":
+        from dstream_cli.checkpoints import checkpoint_parts
+
+        return checkpoint_parts(document, title, facts)
     if "totals" not in document:
         return [Facts([("kind", document["kind"]), *facts], title=title)]
     totals, recipe = document["totals"], document["recipe"]

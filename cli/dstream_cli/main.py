@@ -11,7 +11,7 @@ import typer
 
 from dstream import __version__
 from dstream.errors import DstreamError
-from dstream_cli import bench, ingest, init, log, ls, recipes, show
+from dstream_cli import bench, fetch, ingest, init, log, ls, publish, recipes, show
 from dstream_cli.options import EXIT_CODES, epilog
 from dstream_cli.render import Output
 
@@ -53,7 +53,7 @@ def _root(
     """Stream exact clips from raw video in a bucket or a folder, and see what it cost."""
 
 
-for verb in (init, ingest, ls, show, log, bench, recipes):
+for verb in (init, ingest, ls, show, log, publish, fetch, bench, recipes):
     app.command(verb.NAME, short_help=verb.SUMMARY, epilog=verb.EPILOG)(verb.run)
 
 

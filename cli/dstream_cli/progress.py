@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 from dstream.clock import Clock
 from dstream.units import format_bytes, format_duration
 from dstream_cli.render import Output
+
+if TYPE_CHECKING:
+    from dstream.checkpoint import CopyProgress
 
 _REDRAW_S = 0.1
 _LINE_EVERY_S = 10.0
@@ -93,3 +98,18 @@ class ProgressLine:
 
 def _of(done: str, total: str | None) -> str:
     return done if total is None else f"{done} of {total}"
+
+
+def copy_line(line: ProgressLine) -> Callable[[CopyProgress], None]:
+    """Shows the state of a publish or fetch on ``line``."""
+
+    def show(now: CopyProgress) -> None:
+        line.update(
+            done=now.files_done,
+            total=now.files_total,
+            done_bytes=now.bytes_done,
+            total_bytes=now.bytes_total,
+            what="files",
+        )
+
+    return show

@@ -38,7 +38,14 @@ class Table:
     title: str = ""
 
 
-Part = Facts | Table | str
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line for scripts: never wrapped."""
+
+    text: str
+
+
+Part = Facts | Table | Line | str
 
 
 @dataclass(slots=True)
@@ -83,6 +90,9 @@ class Output:
     def _show(self, part: Part, *, first: bool) -> None:
         if not first:
             print(file=self.stdout)
+        if isinstance(part, Line):
+            print(printable(part.text), file=self.stdout)
+            return
         if isinstance(part, str):
             for line in part.splitlines():
                 print(textwrap.fill(printable(line), self._width()), file=self.stdout)

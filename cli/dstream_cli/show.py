@@ -8,12 +8,14 @@ from typing import Annotated
 import typer
 
 from dstream_cli.options import Common, Debug, Json, Quiet, Repo, S3Args, common, epilog, is_path
+from dstream_cli.render import Line
 
 NAME = "show"
-SUMMARY = "Show a dataset, a sample or a raw video."
+SUMMARY = "Show a generation, a sample or a raw video."
 EPILOG = epilog(
     "dstream show gameplay",
     "dstream show gameplay@v3 --json",
+    "dstream show run7@latest --quiet",
     "dstream show gameplay session7/run1.mp4",
     "dstream show ./run1.mp4",
     "dstream show s3://raw/videos/run1.mp4",
@@ -27,7 +29,7 @@ def run(
         str,
         typer.Argument(
             metavar="NAME[@REF] | VIDEO",
-            help="A dataset's generation, or the path or URL of a raw video file.",
+            help="A generation, or the path or URL of a raw video file.",
         ),
     ],
     key: Annotated[
@@ -41,7 +43,8 @@ def run(
 ) -> None:
     """Show what a generation holds, or how a video is laid out and what its clips cost.
 
-    REF is a version (v3), an alias (latest, prod) or newest.
+    REF is a version (v3), an alias (latest, prod) or newest. With --quiet a generation is one
+    line, NAME@v3: what REF means now, for scripts.
     """
     call = common(context, repo=repo, quiet=quiet, s3_arg=s3_arg)
     if key:
@@ -57,6 +60,9 @@ def _generation(call: Common, reference: str) -> None:
 
     catalog = call.catalog()
     generation = catalog.resolve(reference)
+    if call.out.quiet and not call.out.json:
+        call.out.result({}, [Line(generation.label)])
+        return
     document = generation_document(catalog, generation)
     call.out.result(document, generation_parts(document))
 
