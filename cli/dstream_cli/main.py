@@ -11,7 +11,27 @@ import typer
 
 from dstream import __version__
 from dstream.errors import DstreamError
-from dstream_cli import bench, fetch, ingest, init, log, ls, publish, recipes, show
+from dstream_cli import (
+    alias,
+    bench,
+    fetch,
+    gc,
+    ingest,
+    init,
+    log,
+    ls,
+    pin,
+    pins,
+    promote,
+    publish,
+    recipes,
+    renew,
+    resolve,
+    retire,
+    show,
+    unpin,
+    verify,
+)
 from dstream_cli.options import EXIT_CODES, epilog
 from dstream_cli.render import Output
 
@@ -53,7 +73,29 @@ def _root(
     """Stream exact clips from raw video in a bucket or a folder, and see what it cost."""
 
 
-for verb in (init, ingest, ls, show, log, publish, fetch, bench, recipes):
+VERBS = (
+    init,
+    ingest,
+    ls,
+    show,
+    log,
+    publish,
+    fetch,
+    bench,
+    promote,
+    alias,
+    retire,
+    pin,
+    pins,
+    renew,
+    unpin,
+    gc,
+    verify,
+    resolve,
+    recipes,
+)
+
+for verb in VERBS:
     app.command(verb.NAME, short_help=verb.SUMMARY, epilog=verb.EPILOG)(verb.run)
 
 

@@ -9,6 +9,8 @@ from types import TracebackType
 from typing import Literal
 
 from dstream.catalog import Catalog, Generation, LogEntry
+from dstream.catalog.facade import RepoLifecycle
+from dstream.catalog.tokens import Token
 from dstream.clock import Clock, SystemClock
 from dstream.errors import InvalidInputError, NotFoundError
 from dstream.format.manifest import Manifest
@@ -46,7 +48,7 @@ class Shown:
     """Alias -> version of the same name."""
 
 
-class Repo:
+class Repo(RepoLifecycle):
     """An open repository. Use it as a context manager, or close it, to give connections back."""
 
     def __init__(
@@ -79,6 +81,18 @@ class Repo:
             generation, self.catalog.dataset(generation), self.catalog.aliases(generation.name)
         )
 
+    def at(self, seq: int | str) -> Repo:
+        """The repository as root ``seq``, or the root of a pin's token, lists it: for ever.
+
+        Costs one request. It shares this one's store and meter, and cannot be changed.
+
+        Raises:
+            NotFoundError: there is no such root, or it was cleared by collection.
+            CorruptDataError: the root is not the one that the token was made of.
+        """
+        catalog = Catalog.open_at(self.store, seq, self._clock, meter=self.meter)
+        return Repo(self.store, catalog, self.meter, self._options, self._clock)
+
     def clips(
         self,
         reference: str,
@@ -97,6 +111,7 @@ class Repo:
         recipe: str | Recipe | None = "installed",
         array: ArrayKind | None = None,
         table_cache_bytes: int = TABLE_CACHE_BYTES,
+        pin: str | int | None = None,
     ) -> Clips:
         """The clips of a data set.
 
@@ -118,6 +133,9 @@ class Repo:
                 default the installed one that the data set was made with; None for none.
             array: ``torch`` or ``numpy``; torch where it is installed by default.
             table_cache_bytes: budget for packet tables in memory.
+            pin: a pin's token, or a root's number: the reference means what it meant there, on
+                every rank and as long as the clips are used. The pin is neither made nor renewed
+                here, so a role that may only read can use one that somebody else made.
 
         Raises:
             NotFoundError: there is no such generation.
@@ -127,8 +145,9 @@ class Repo:
             frames, stride, fps, sampling, seed, PixelSettings(resize, crop, crop_mode, pixels)
         )
         opened = self.meter.snapshot()
-        generation = self.catalog.resolve(reference)
-        manifest = self.catalog.dataset(generation)
+        catalog = self.catalog if pin is None else self.at(pin).catalog
+        generation = catalog.resolve(reference)
+        manifest = catalog.dataset(generation)
         source = GenerationSource(
             generation.label,
             self.store,
@@ -172,7 +191,8 @@ def open(
     """Open the repository at ``url``.
 
     Args:
-        url: ``s3://bucket/prefix``, ``file:///folder``, a path, or ``memory://name``.
+        url: ``s3://bucket/prefix``, ``file:///folder``, a path, ``memory://name``, or a pin's
+            token: then the repository as it was pinned, which cannot be changed. One read.
         options: credentials' profile, endpoint, retries. Sources of data that was left in
             place are opened with the same.
         meter: counts everything; a new one by default, readable as ``repo.meter``.
@@ -183,6 +203,11 @@ def open(
         FormatVersionError: a newer dstream made it.
     """
     meter, clock, options = meter or Meter(), clock or SystemClock(), options or StoreOptions()
+    token = Token.find(os.fspath(url))
+    if token is not None and token.url:
+        store = open_store(token.url, options=options, meter=meter, clock=clock)
+        pinned = Catalog.open_at(store, str(token), clock, meter=meter)
+        return Repo(store, pinned, meter, options, clock)
     store = open_store(url, options=options, meter=meter, clock=clock)
     return Repo(store, Catalog.open(store, clock, meter=meter), meter, options, clock)
 

@@ -63,3 +63,21 @@ def format_duration(duration_s: float) -> str:
     if whole_s < 48 * 3600:
         return f"{whole_s // 3600} h {whole_s % 3600 // 60:02d} min"
     return f"{whole_s / 86400:.1f} days"
+
+
+_DURATIONS_S = {"s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0, "w": 7 * 86400.0}
+
+
+def parse_duration(text: str) -> float:
+    """Seconds from ``30d``, ``12h``, ``90min``, ``45s`` or ``2w``.
+
+    Raises:
+        InvalidInputError: when the text is no duration.
+
+    >>> parse_duration("30d"), parse_duration("1.5 h"), parse_duration("0s")
+    (2592000.0, 5400.0, 0.0)
+    """
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(s|min|h|d|w)\s*", text)
+    if match is None:
+        raise InvalidInputError(f"not a duration: {text!r}; write for example 30d, 12h or 90min")
+    return float(match[1]) * _DURATIONS_S[match[2]]

@@ -1,0 +1,78 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cli_runner import dstream
+from dstream.catalog import Catalog
+from dstream.store.opening import open_store
+from lifecycle_made import publish_files
+
+
+@pytest.fixture
+def repo(tmp_path: Path) -> str:
+    url = str(tmp_path / "repo")
+    catalog = Catalog.create(open_store(url))
+    for number in range(1, 4):
+        publish_files(catalog, "run", {"weights": f"weights {number}"})
+    return url
+
+
+def test_promote_and_alias(repo: str) -> None:
+    assert dstream("promote", "run@v2", "prod", "--repo", repo).out == "run@prod is now v2\n"
+    refused = dstream("promote", "run@v3", "prod", "--expect", "v1", "--repo", repo)
+    assert refused.code == 11
+    assert "is v2, expected v1" in refused.err
+    listed = dstream("alias", "run", "--json", "--repo", repo).document()
+    assert listed["aliases"] == {"latest": 3, "prod": 2}
+    assert dstream("alias", "--remove", "run@prod", "--repo", repo).code == 0
+    assert dstream("alias", "--remove", "run@prod", "--repo", repo).code == 10
+    assert dstream("alias", "none", "--repo", repo).code == 10
+    assert dstream("alias", "--remove", "run", "--repo", repo).code == 2
+
+
+def test_pin_retire_collect(repo: str) -> None:
+    token = dstream("pin", "--id", "p", "--ttl", "30d", "--quiet", "--repo", repo).out.strip()
+    again = dstream("pin", "--id", "p", "--quiet", "--repo", repo).out.strip()
+    assert again == token
+    assert dstream("retire", "run@v1", "run@v2", "--repo", repo).code == 0
+    assert dstream("retire", "run@v3", "--repo", repo).code == 11
+    (pin,) = dstream("pins", "--json", "--repo", repo).document()["pins"]
+    assert pin["alone_generations"] == ["run@v1", "run@v2"]
+    assert pin["alone_bytes"] > 18
+    assert "for ever" not in dstream("pins", "--repo", repo).out
+    now = ("--grace", "0s", "--session-grace", "0s", "--repo", repo)
+    assert dstream("gc", "--json", *now).document()["swept"] == []
+    assert dstream("renew", "p", "--repo", repo).code == 0
+    assert dstream("unpin", "p", "--repo", repo).code == 0
+    assert dstream("renew", "p", "--repo", repo).code == 11
+    dry = dstream("gc", "--dry-run", *now)
+    assert "would be given up" in dry.out
+    assert "run@v1" in dry.out
+    done = dstream("gc", "--json", *now).document()
+    assert done["swept"] == ["run@v1", "run@v2"]
+    assert "nothing" in dstream("gc", *now).out
+    assert dstream("log", "--repo", repo).code == 0
+
+
+def test_verify_tells_by_its_exit_code(repo: str) -> None:
+    assert dstream("verify", "--deep", "--repo", repo).code == 0
+    store = open_store(repo)
+    key = next(info.key for info in store.list("data/"))
+    store.put(key, b"WEIGHTS 1")
+    assert dstream("verify", "--repo", repo).code == 0
+    damaged = dstream("verify", "--deep", "--repo", repo)
+    assert damaged.code == 1
+    assert key[-12:] in damaged.out.replace("\n", "").replace(" ", "")
+    store.delete_many([(key, None)])
+    report = dstream("verify", "--json", "--repo", repo).document()
+    assert report["damages"][0]["where"] == key
+
+
+def test_resolve(repo: str) -> None:
+    root = Catalog.open(open_store(repo)).head()
+    said = dstream("resolve", root.txn_id, root.seq, "--json", "--repo", repo).document()
+    assert said["committed"] is True
+    said = dstream("resolve", "lost", root.seq + 1, "--json", "--repo", repo).document()
+    assert said["committed"] is False
