@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import heapq
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import metadata
 
@@ -87,21 +88,15 @@ class Builder:
         for units, shards, indexes in self._carried.parts() if self._carried else ():
             draft.add(units, shards, indexes)
             self._close_part(draft)
-        missing = 0
-        for share in self._shares:
-            left = set(share.wanted - exclude)
-            entries = {share.covered[stem].entry for stem in left if stem in share.covered}
-            for key, entry in each_entry(share.journal, entries):
-                units = [
-                    u for u in entry.units if u.stem in left and share.covered[u.stem].entry == key
-                ]
-                if units:
-                    draft.add(units, entry.shards, entry.indexes)
-                    left.difference_update(unit.stem for unit in units)
-                rows = draft.rows
-                if rows.rows(Table.FILES) + rows.rows(Table.QUARANTINE) >= MAX_PART_FILES:
-                    self._close_part(draft)
-            missing += len(left)
+        left = [set(share.wanted - exclude) for share in self._shares]
+        streams = map(_units, self._shares, left)
+        # In the order of the listing whatever the division, so that clips are drawn alike.
+        for unit, shards, indexes in heapq.merge(*streams, key=_place):
+            draft.add([unit], shards, indexes)
+            rows = draft.rows
+            if rows.rows(Table.FILES) + rows.rows(Table.QUARANTINE) >= MAX_PART_FILES:
+                self._close_part(draft)
+        missing = sum(map(len, left))
         if missing:
             raise JournalGoneError(f"{missing} finished units are gone", key=self._session.key)
         self._close_part(draft)
@@ -142,6 +137,30 @@ class Builder:
             self._store.put(key, data, purpose=Purpose.TABLE)
             self._written.add(key)
         return TableRef(key, len(data), sha256, rows.rows(table))
+
+
+_Stored = tuple[UnitRows, ObjectCount, ObjectCount]
+"""A unit, and what its journal entry counts: with the entry's first unit, then nothing."""
+
+
+def _units(share: Finished, left: set[str]) -> Iterator[_Stored]:
+    """The share's units in the order of their listing; each one's stem is taken from ``left``."""
+    entries = {share.covered[stem].entry for stem in left if stem in share.covered}
+    for key, entry in each_entry(share.journal, entries):
+        shards, indexes = entry.shards, entry.indexes
+        for unit in entry.units:
+            if unit.stem in left and share.covered[unit.stem].entry == key:
+                left.discard(unit.stem)
+                yield unit, shards, indexes
+                shards = indexes = ObjectCount()
+
+
+def _place(stored: _Stored) -> bytes:
+    """Where a unit stands in the listing: by its first video."""
+    unit = stored[0]
+    videos = [str(row["name"]) for row in unit.files if row["role"] == "video"]
+    videos += [str(row["name"]) for row in unit.quarantine]
+    return min(videos, default="").encode()
 
 
 class _Draft:
