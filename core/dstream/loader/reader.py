@@ -224,7 +224,8 @@ class ClipReader:
         A run that ends early leaves clips fetched and undecoded: their bytes were received, so
         they must be among those needed, or the ratio would tell of waste that there was not.
         """
-        gop_bytes = sum(extent.size_bytes for extent in plan.extents)
+        # By ranges: GOPs of one cluster share its header, which is read once.
+        gop_bytes = sum(stop - start for start, stop in coalesce(plan.extents))
         needed = plan.payload_bytes if plan.payload_bytes >= 0 else gop_bytes
         self.meter.add("bytes.gops", times * gop_bytes)
         self.meter.add("bytes.needed", times * needed)
