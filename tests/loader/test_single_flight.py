@@ -128,3 +128,22 @@ def test_a_turn_can_be_forgone_and_a_budget_closed() -> None:
     budget.close()
     thread.join()
     assert results == [False]
+
+
+def test_remembered_errors_are_bounded() -> None:
+    cache: SingleFlightCache[int, bytes] = SingleFlightCache(
+        100, len, remember=(MediaError,), max_errors=3
+    )
+    loads: list[int] = []
+
+    def ask(key: int) -> None:
+        def fail() -> bytes:
+            loads.append(key)
+            raise MediaError("no video", reason=MediaReason.NOT_MEDIA)
+
+        with pytest.raises(MediaError):
+            cache.get(key, fail)
+
+    for key in (0, 1, 2, 0, 3, 0, 1):
+        ask(key)
+    assert loads == [0, 1, 2, 3, 1]

@@ -176,7 +176,8 @@ class Clips:
             inflight_bytes: bound of compressed bytes that wait for a decoder.
             merge_gap_bytes: ranges of one file at most this far apart are one request.
             on_error: ``raise``, or ``skip``: a clip that fails is counted and replaced.
-            max_failures: skipped clips before the loader gives up.
+            max_failures: distinct files that may fail before the loader gives up; a failure that
+                may pass (a short read) counts each time.
             device: ``cuda`` or ``cuda:N`` copies batches there.
             array: ``torch`` or ``numpy``.
 

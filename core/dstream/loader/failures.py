@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+from collections import OrderedDict
+from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -11,6 +13,7 @@ from dstream.errors import (
     DstreamError,
     InvalidInputError,
     MediaError,
+    MediaReason,
     NotFoundError,
     ShortReadError,
     SourceChangedError,
@@ -24,6 +27,8 @@ MAX_SUBSTITUTES = 100
 """Clips tried in place of one that failed, before its error is raised after all."""
 
 _KEPT = 1000
+_FILES_KEPT = 100_000
+"""Failed files that one loader remembers; the one that was longest not met is forgotten first."""
 
 
 class ClipTooShortError(InvalidInputError):
@@ -57,9 +62,31 @@ def skip_reason(error: BaseException) -> str | None:
     return None
 
 
+def is_for_good(error: BaseException, *, placed: bool, file: str | None = None) -> bool:
+    """Whether a failure tells that no clip of the whole file can be had, now or later.
+
+    A damaged group of pictures spoils the clips that need it and no others. Were the file given
+    up for it, which of its clips are delivered would depend on which thread came first.
+
+    Args:
+        error: what went wrong with a clip.
+        placed: the file's index was read and the clip placed in it before.
+        file: the name of the video, once it is placed: a side file may be at fault instead.
+
+    >>> gone = NotFoundError("gone", file="a.json")
+    >>> is_for_good(gone, placed=False), is_for_good(gone, placed=True, file="a.mp4")
+    (True, False)
+    """
+    if isinstance(error, SourceChangedError | NotFoundError):
+        return not placed or error.facts.get("file", file) == file
+    if isinstance(error, MediaError):
+        return not placed or error.reason is MediaReason.UNSUPPORTED_CODEC
+    return isinstance(error, CorruptDataError) and not placed
+
+
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """One skipped clip."""
+    """The first skipped clip of a file, or any whose failure may pass."""
 
     sample_key: str
     reason: str
@@ -67,11 +94,14 @@ class Failure:
 
 
 class FailureLog:
-    """Counts skipped clips of one loader and stops when there are too many. Thread-safe.
+    """Counts what one loader skips and stops when there is too much of it. Thread-safe.
+
+    Every replaced clip is counted on the meter. Towards ``max_failures`` a file counts once,
+    however many of its clips fail; a failure that may pass (a short read) counts each time.
 
     Args:
         on_error: ``raise`` lets only ``too-short`` pass.
-        max_failures: skipped clips (``too-short`` not among them) before the loader gives up.
+        max_failures: failing files (``too-short`` not among them) that are put up with.
         meter: gets an event ``skip`` with the reason of each.
     """
 
@@ -86,6 +116,7 @@ class FailureLog:
         self._lock = threading.Lock()
         self._failures: list[Failure] = []
         self._count = 0
+        self._files: OrderedDict[Hashable, str | None] = OrderedDict()
         renew_after_fork(self)
 
     def renew(self) -> None:
@@ -94,37 +125,81 @@ class FailureLog:
 
     @property
     def failures(self) -> tuple[Failure, ...]:
-        """The skipped clips so far, the first thousand of them."""
+        """The first skipped clip of each file so far, a thousand of them."""
         with self._lock:
             return tuple(self._failures)
 
-    def record(self, error: BaseException, sample_key: str, attempt: int) -> None:
+    def is_given_up(self, file: Hashable, sample_key: str, attempt: int) -> bool:
+        """Whether a file is known to give no clip at all; then one more skip is counted.
+
+        Args:
+            file: which file.
+            sample_key: whose clip is wanted.
+            attempt: how many clips of this position failed before.
+
+        Raises:
+            DstreamError: too many clips failed in a row.
+        """
+        with self._lock:
+            reason = self._files.get(file)
+            if reason is None:
+                return False
+            self._files.move_to_end(file)
+        if attempt >= MAX_SUBSTITUTES:
+            raise _too_many_in_a_row(attempt, sample_key, reason, f"{reason}, as met before")
+        self._meter.event("skip", reason)
+        return True
+
+    def record(
+        self,
+        error: BaseException,
+        sample_key: str,
+        attempt: int,
+        file: Hashable,
+        *,
+        for_good: bool,
+    ) -> None:
         """Count a failed clip, or raise ``error`` when it may not be skipped.
 
         Args:
             error: what went wrong.
             sample_key: whose clip it was.
             attempt: how many clips of this position failed before.
+            file: in which file it lies.
+            for_good: see :func:`is_for_good`; the file's other clips are then skipped untried.
         """
         reason = skip_reason(error)
         if reason is None or (self._on_error == "raise" and reason != "too-short"):
             raise error
         if attempt >= MAX_SUBSTITUTES:
-            raise DstreamError(
-                f"{attempt} clips in a row failed, the last one of sample {sample_key!r}: {error}",
-                sample_key=sample_key,
-                reason=reason,
-            ) from error
+            raise _too_many_in_a_row(attempt, sample_key, reason, str(error)) from error
         self._meter.event("skip", reason)
         with self._lock:
-            if len(self._failures) < _KEPT:
+            is_new = isinstance(error, ShortReadError) or file not in self._files
+            if reason != "too-short":
+                self._remember(file, reason if for_good else None)
+                self._count += is_new
+            if is_new and len(self._failures) < _KEPT:
                 self._failures.append(Failure(sample_key, reason, str(error)))
-            self._count += reason != "too-short"
             too_many = self._count > self._max_failures
         if too_many:
             raise DstreamError(
-                f"more than max_failures={self._max_failures} clips failed, the last one of "
+                f"more than max_failures={self._max_failures} files failed, the last one at "
                 f"sample {sample_key!r}: {error}; raise max_failures, or mend the data",
                 sample_key=sample_key,
                 reason=reason,
             ) from error
+
+    def _remember(self, file: Hashable, reason: str | None) -> None:
+        self._files[file] = reason or self._files.get(file)
+        self._files.move_to_end(file)
+        if len(self._files) > _FILES_KEPT:
+            self._files.popitem(last=False)
+
+
+def _too_many_in_a_row(attempt: int, sample_key: str, reason: str, happened: str) -> DstreamError:
+    return DstreamError(
+        f"{attempt} clips in a row failed, the last one of sample {sample_key!r}: {happened}",
+        sample_key=sample_key,
+        reason=reason,
+    )

@@ -164,6 +164,11 @@ class GenerationSource:
         """All keys in order."""
         return [str(key) for tables in self._parts for key in tables.key]
 
+    def file_of(self, sample: int) -> tuple[str, int]:
+        """The part's table of files, and the row in it."""
+        tables, row = self._locate(sample)
+        return tables.part.files.key, int(tables.streams["file"][int(tables.stream[row])])
+
     def find(self, key: str) -> int:
         """The number of the sample with this key, or NotFoundError."""
         return self._keys.get("", lambda: KeyIndex(self.name, self.keys())).find(key)

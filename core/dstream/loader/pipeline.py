@@ -20,7 +20,7 @@ from dstream.forks import renew_after_fork
 from dstream.loader.batch import ArrayMaker, Batch
 from dstream.loader.budget import ByteBudget
 from dstream.loader.buffers import BufferPool
-from dstream.loader.failures import FailureLog
+from dstream.loader.failures import FailureLog, is_for_good
 from dstream.loader.pending import PendingBatch
 from dstream.loader.plan import Draw, Order, Step
 from dstream.loader.reader import ClipReader, PlannedClip
@@ -240,8 +240,11 @@ class Pipeline:
     def _obtain(self, task: _Task, has_turn: bool) -> _Fetched | None:
         """Plan and fetch a task's clip, or a substitute's; None when the pipeline was closed."""
         while True:
+            if self._skip_known(task):
+                continue
             began_s = self._clock.monotonic_s()
             size_bytes = 0
+            planned: PlannedClip | None = None
             try:
                 planned = self._reader.plan(task.draw)
                 task.batch.expect(task.row, planned.sample)
@@ -257,7 +260,7 @@ class Pipeline:
                 return _Fetched(task.turn, task, planned, data)
             except Exception as error:
                 self._budget.release(size_bytes)
-                self._substitute(task, error)
+                self._substitute(task, error, planned)
 
     def _acquire(self, task: _Task, planned: PlannedClip) -> bool:
         began_s = self._clock.monotonic_s()
@@ -265,9 +268,27 @@ class Pipeline:
         self._meter.add("seconds.fetch_blocked", self._clock.monotonic_s() - began_s)
         return granted
 
-    def _substitute(self, task: _Task, error: Exception) -> None:
+    def _skip_known(self, task: _Task) -> bool:
+        """Give the task another clip when its file is known to give none."""
+        key, file = self._reader.sample_key(task.draw), self._reader.file_of(task.draw)
+        if not self._failures.is_given_up(file, key, task.attempt):
+            return False
+        self._draw_again(task)
+        return True
+
+    def _substitute(self, task: _Task, error: Exception, planned: PlannedClip | None) -> None:
         """Give the task another clip after a failure, or raise the error."""
-        self._failures.record(error, self._reader.sample_key(task.draw), task.attempt)
+        name = None if planned is None else planned.sample.video.name
+        self._failures.record(
+            error,
+            self._reader.sample_key(task.draw),
+            task.attempt,
+            self._reader.file_of(task.draw),
+            for_good=is_for_good(error, placed=planned is not None, file=name),
+        )
+        self._draw_again(task)
+
+    def _draw_again(self, task: _Task) -> None:
         task.attempt += 1
         task.draw = self._order.substitute(task.draw.position, task.attempt)
 
@@ -309,7 +330,7 @@ class Pipeline:
                 task.row, self._reader.decode(decoder, fetched.planned, fetched.data, out)
             )
         except Exception as error:
-            self._substitute(task, error)
+            self._substitute(task, error, fetched.planned)
             return False
         finally:
             self._budget.release(fetched.planned.size_bytes)

@@ -136,6 +136,10 @@ class RawSource:
         """All keys in order."""
         return [video.key for video in self.listing.videos]
 
+    def file_of(self, sample: int) -> int:
+        """The sample itself: each is a file."""
+        return sample
+
     def find(self, key: str) -> int:
         """The number of the sample with this key, or NotFoundError."""
         return self._keys.get("", lambda: KeyIndex(self.name, self.keys())).find(key)

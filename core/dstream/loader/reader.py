@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -90,6 +90,10 @@ class ClipReader:
     def sample_key(self, draw: Draw) -> str:
         """Key of the sample that a draw falls into."""
         return self.source.key(self.slots.locate(draw.slot)[0])
+
+    def file_of(self, draw: Draw) -> Hashable:
+        """Which video file a draw falls into."""
+        return self.source.file_of(self.slots.locate(draw.slot)[0])
 
     def plan(self, draw: Draw) -> PlannedClip:
         """Place a drawn clip in its sample and plan its reads.

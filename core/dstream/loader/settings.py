@@ -60,6 +60,7 @@ class LoaderSettings:
     shuffle: Shuffle = "global"
     on_error: OnError = "raise"
     max_failures: int = 100
+    """Distinct files; a failure that may pass counts each time."""
     device: str | None = None
     """None or ``cpu``: memory of this process. ``cuda`` or ``cuda:N``: copied there."""
     array: ArrayKind | None = None

@@ -33,6 +33,7 @@ class SingleFlightCache(Generic[K, V]):
         size_of: bytes that a value stands for.
         remember: errors of these classes are kept and raised again instead of loading anew
             (a file that is no video stays none). Other errors are forgotten.
+        max_errors: how many are remembered; those that were not met for longest are forgotten.
     """
 
     def __init__(
@@ -40,15 +41,17 @@ class SingleFlightCache(Generic[K, V]):
         max_bytes: int,
         size_of: Callable[[V], int],
         remember: tuple[type[DstreamError], ...] = (),
+        max_errors: int = 10_000,
     ) -> None:
         self._max_bytes = max_bytes
         self._size_of = size_of
         self._remember = remember
+        self._max_errors = max_errors
         self._lock = threading.Lock()
         self._values: OrderedDict[K, tuple[V, int]] = OrderedDict()
         self._bytes = 0
         self._flights: dict[K, _Flight[V]] = {}
-        self._errors: dict[K, DstreamError] = {}
+        self._errors: OrderedDict[K, DstreamError] = OrderedDict()
         renew_after_fork(self)
 
     def renew(self) -> None:
@@ -72,6 +75,7 @@ class SingleFlightCache(Generic[K, V]):
                 self._values.move_to_end(key)
                 return self._values[key][0]
             if key in self._errors:
+                self._errors.move_to_end(key)
                 raise copy.copy(self._errors[key])
             flight = self._flights.get(key)
             leads = flight is None
@@ -96,6 +100,8 @@ class SingleFlightCache(Generic[K, V]):
             if isinstance(error, self._remember):
                 with self._lock:
                     self._errors[key] = copy.copy(error)
+                    if len(self._errors) > self._max_errors:
+                        self._errors.popitem(last=False)
             raise
         finally:
             with self._lock:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -112,6 +112,10 @@ class SampleSource(Protocol):
 
     def keys(self) -> list[str]:
         """All keys in order."""
+        ...
+
+    def file_of(self, sample: int) -> Hashable:
+        """What tells a sample's video file from others; samples of one file share it."""
         ...
 
     def find(self, key: str) -> int:
