@@ -182,3 +182,12 @@ def test_bad_ranks_and_orders() -> None:
         Order(0, 0)
     with pytest.raises(InvalidInputError, match="last='drop'"):
         list(steps(0, 5, 5, Ranks(6, last="drop")))
+
+
+def test_shuffle_is_also_a_truth_value() -> None:
+    def slots(shuffle: object) -> list[int]:
+        order = Order(50, 3, shuffle=shuffle)  # type: ignore[arg-type]
+        return [order.draw(position).slot for position in range(50)]
+
+    assert slots(True) == slots("global") != slots(None)
+    assert slots(False) == slots(None) == list(range(50))

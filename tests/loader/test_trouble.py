@@ -190,6 +190,8 @@ def test_sizes_that_differ_name_the_option(tmp_path: Path) -> None:
     publish(repository, source, packed=True)
     repo = dstream.open(repository)
     # Tables know sizes: the loader is refused before anything is fetched.
+    with pytest.raises(dstream.InvalidInputError, match="resize="):
+        repo.clips("d", frames=4).loader(2, shuffle=None)
     with pytest.raises(dstream.InvalidInputError, match="resize=") as caught:
         repo.clips("d", frames=4).loader(2)
     assert caught.value.facts["sizes"] == ((96, 128), (96, 192))
@@ -325,7 +327,7 @@ def test_a_process_ends_at_once(tmp_path: Path, end: str) -> None:
     "options",
     [
         {"batch_size": 0}, {"workers": 0}, {"prefetch": 0}, {"epochs": 0}, {"rank": 3},
-        {"last": "no"}, {"shuffle": "no"}, {"on_error": "no"}, {"array": "no"}, {"device": "tpu"},
+        {"last": "no"}, {"shuffle": "no"}, {"shuffle": 1}, {"on_error": "no"}, {"array": "no"}, {"device": "tpu"},
         {"last": "drop", "batch_size": 1000}, {"max_failures": -1}, {"merge_gap_bytes": -1},
     ],
 )  # fmt: skip

@@ -10,7 +10,7 @@ from dstream.clock import Clock, SystemClock
 from dstream.loader.batch import ArrayMaker, Clip, make_clip
 from dstream.loader.failures import OnError
 from dstream.loader.loader import Loader
-from dstream.loader.plan import Draw, Last, Order, Ranks, Shuffle
+from dstream.loader.plan import Draw, Last, Order, Ranks, Shuffle, shuffle_of
 from dstream.loader.reader import ClipReader, ReadClip
 from dstream.loader.settings import (
     ArrayKind,
@@ -149,7 +149,7 @@ class Clips:
         world_size: int = 1,
         epochs: int | None = 1,
         last: Last = "wrap",
-        shuffle: Shuffle = "global",
+        shuffle: Shuffle | bool = "global",
         workers: int | None = None,
         fetchers: int = 16,
         prefetch: int = 2,
@@ -169,7 +169,7 @@ class Clips:
             epochs: how many epochs a loop lasts; None for ever.
             last: what a step does at the end of an epoch: ``wrap`` takes from the next one,
                 ``drop`` leaves the rest out, ``short`` makes it smaller.
-            shuffle: ``global``, or None for the order of the tables.
+            shuffle: ``global`` (or True), or None (or False) for the order of the tables.
             workers: decoding threads; one for each CPU by default.
             fetchers: fetching threads.
             prefetch: batches in the making ahead of the one in use.
@@ -190,7 +190,7 @@ class Clips:
             prefetch=prefetch,
             inflight_bytes=inflight_bytes,
             merge_gap_bytes=merge_gap_bytes,
-            shuffle=shuffle,
+            shuffle=shuffle_of(shuffle),
             on_error=on_error,
             max_failures=max_failures,
             device=device,

@@ -53,7 +53,7 @@ class Loader:
             raise InvalidInputError(f"epochs must be at least 1, or None for ever, got {epochs}")
         self._reader, self._ranks, self._settings = reader, ranks, settings
         self._order = _order(reader, settings)
-        if ranks.batch_size > 1 and settings.shuffle is not None:
+        if ranks.batch_size > 1:
             counts = reader.source.slot_counts(reader.settings.window)
             check_all_same(reader.source.known_tracks(counts), reader.settings.pixels)
         self._epochs = epochs

@@ -24,6 +24,25 @@ Sampling = Literal["uniform", "grid", "keyframe"]
 Last = Literal["wrap", "drop", "short"]
 Shuffle = Literal["global"] | None
 
+
+def shuffle_of(value: object) -> Shuffle:
+    """``"global"`` or None as the user may write them: True and False do as well.
+
+    Raises:
+        InvalidInputError: it is something else.
+
+    >>> shuffle_of(True), shuffle_of(False), shuffle_of("global")
+    ('global', None, 'global')
+    """
+    if value is True or value == "global":
+        return "global"
+    if value is None or value is False:
+        return None
+    raise InvalidInputError(
+        f"shuffle must be 'global' (or True), or None (or False), got {value!r:.80}"
+    )
+
+
 SLACK = 1e-6
 """A sample this part of a window short still counts as full: durations are rounded to ticks."""
 
@@ -167,8 +186,7 @@ class Order:
             raise InvalidInputError(
                 f"sampling must be 'uniform', 'grid' or 'keyframe', got {self.sampling!r}"
             )
-        if self.shuffle not in ("global", None):
-            raise InvalidInputError(f"shuffle must be 'global' or None, got {self.shuffle!r}")
+        object.__setattr__(self, "shuffle", shuffle_of(self.shuffle))
 
     def draw(self, position: int) -> Draw:
         """The clip at one position of the endless sequence."""

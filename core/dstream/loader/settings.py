@@ -8,7 +8,7 @@ from typing import Literal
 
 from dstream.errors import InvalidInputError
 from dstream.loader.failures import OnError
-from dstream.loader.plan import Sampling, Shuffle, Window, whole
+from dstream.loader.plan import Sampling, Shuffle, Window, shuffle_of, whole
 from dstream.media.pixels import PixelSettings
 from dstream.units import KIB, MIB
 
@@ -74,3 +74,4 @@ class LoaderSettings:
         if self.merge_gap_bytes < 0:
             raise InvalidInputError(f"merge_gap_bytes is negative: {self.merge_gap_bytes}")
         check_array(self.array)
+        object.__setattr__(self, "shuffle", shuffle_of(self.shuffle))
