@@ -30,7 +30,7 @@ if TYPE_CHECKING:
         ThrottledError,
         UnsafeStoreError,
     )
-    from dstream.loader import Batch, Clip, Clips, Loader, LoaderReport
+    from dstream.loader import Batch, Clip, Clips, Loader, LoaderReport, collate
     from dstream.measure import Meter
     from dstream.store.options import StoreOptions
 
@@ -45,7 +45,7 @@ _HOMES = {
         "ShortReadError", "SourceChangedError", "StorageError", "ThrottledError",
         "UnsafeStoreError",
     ),
-    "dstream.loader": ("Batch", "Clip", "Clips", "Loader", "LoaderReport"),
+    "dstream.loader": ("Batch", "Clip", "Clips", "Loader", "LoaderReport", "collate"),
     "dstream.measure": ("Meter",),
     "dstream.store.options": ("StoreOptions",),
 }  # fmt: skip
@@ -80,6 +80,7 @@ __all__ = [
     "UnsafeStoreError",
     "__version__",
     "clips",
+    "collate",
     "open",
 ]
 

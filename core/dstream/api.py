@@ -48,11 +48,33 @@ class Shown:
     """Alias -> version of the same name."""
 
 
+@dataclass(frozen=True, slots=True)
+class _SourceOpener:
+    """Opens the sources of data that was left in place. Can be pickled."""
+
+    options: StoreOptions
+    meter: Meter
+    clock: Clock
+
+    def __call__(self, url: str) -> Store:
+        return open_store(url, options=self.options, meter=self.meter, clock=self.clock)
+
+
 class Repo(RepoLifecycle):
-    """An open repository. Use it as a context manager, or close it, to give connections back."""
+    """An open repository. Use it as a context manager, or close it, to give connections back.
+
+    Pickled to another process it is opened again there, at the same pin if it is at one.
+    """
 
     def __init__(
-        self, store: Store, catalog: Catalog, meter: Meter, options: StoreOptions, clock: Clock
+        self,
+        store: Store,
+        catalog: Catalog,
+        meter: Meter,
+        options: StoreOptions,
+        clock: Clock,
+        *,
+        at: int | str | None = None,
     ) -> None:
         self.store = store
         self.catalog = catalog
@@ -60,6 +82,10 @@ class Repo(RepoLifecycle):
         """Counts everything that is done through this object."""
         self._options = options
         self._clock = clock
+        self._at = at
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _reopened, (self.store, self.meter, self._options, self._clock, self._at)
 
     def names(self) -> list[str]:
         """Names of all artifacts, sorted."""
@@ -91,7 +117,7 @@ class Repo(RepoLifecycle):
             CorruptDataError: the root is not the one that the token was made of.
         """
         catalog = Catalog.open_at(self.store, seq, self._clock, meter=self.meter)
-        return Repo(self.store, catalog, self.meter, self._options, self._clock)
+        return Repo(self.store, catalog, self.meter, self._options, self._clock, at=seq)
 
     def clips(
         self,
@@ -152,7 +178,7 @@ class Repo(RepoLifecycle):
             generation.label,
             self.store,
             manifest,
-            self._open_source,
+            _SourceOpener(self._options, self.meter, self._clock),
             split=split,
             stream=stream,
             table_cache_bytes=table_cache_bytes,
@@ -161,9 +187,6 @@ class Repo(RepoLifecycle):
         return Clips(
             source, settings, self.meter, reader, array=array, clock=self._clock, opened=opened
         )
-
-    def _open_source(self, url: str) -> Store:
-        return open_store(url, options=self._options, meter=self.meter, clock=self._clock)
 
     def close(self) -> None:
         """Give connections back."""
@@ -207,9 +230,19 @@ def open(
     if token is not None and token.url:
         store = open_store(token.url, options=options, meter=meter, clock=clock)
         pinned = Catalog.open_at(store, str(token), clock, meter=meter)
-        return Repo(store, pinned, meter, options, clock)
+        return Repo(store, pinned, meter, options, clock, at=str(token))
     store = open_store(url, options=options, meter=meter, clock=clock)
     return Repo(store, Catalog.open(store, clock, meter=meter), meter, options, clock)
+
+
+def _reopened(
+    store: Store, meter: Meter, options: StoreOptions, clock: Clock, at: int | str | None
+) -> Repo:
+    if at is None:
+        catalog = Catalog.open(store, clock, meter=meter)
+    else:
+        catalog = Catalog.open_at(store, at, clock, meter=meter)
+    return Repo(store, catalog, meter, options, clock, at=at)
 
 
 def clips(

@@ -327,8 +327,9 @@ def test_a_process_ends_at_once(tmp_path: Path, end: str) -> None:
     "options",
     [
         {"batch_size": 0}, {"workers": 0}, {"prefetch": 0}, {"epochs": 0}, {"rank": 3},
-        {"last": "no"}, {"shuffle": "no"}, {"shuffle": 1}, {"on_error": "no"}, {"array": "no"}, {"device": "tpu"},
-        {"last": "drop", "batch_size": 1000}, {"max_failures": -1}, {"merge_gap_bytes": -1},
+        {"last": "no"}, {"shuffle": "no"}, {"shuffle": 1}, {"on_error": "no"}, {"array": "no"},
+        {"device": "tpu"}, {"last": "drop", "batch_size": 1000}, {"max_failures": -1},
+        {"merge_gap_bytes": -1},
     ],
 )  # fmt: skip
 def test_impossible_options(tmp_path: Path, options: dict[str, Any]) -> None:

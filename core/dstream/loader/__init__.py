@@ -7,7 +7,8 @@ threads, ``pending`` collects a batch, and ``loader`` hands it over and reports.
 
 from dstream.loader.batch import Batch, Clip
 from dstream.loader.clips import Clips
+from dstream.loader.collate import collate
 from dstream.loader.loader import Loader
 from dstream.loader.report import LoaderReport
 
-__all__ = ["Batch", "Clip", "Clips", "Loader", "LoaderReport"]
+__all__ = ["Batch", "Clip", "Clips", "Loader", "LoaderReport", "collate"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -38,6 +38,8 @@ class Clip:
     """int64 [T] position of each frame in the file's display order; None where unknown."""
     side: SideData = field(default_factory=dict)
     """What the recipe gives for these frames: arrays with T rows, by name."""
+    slot: int = -1
+    """Which slot it is; -1 for a clip that was asked for by key."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -59,7 +61,7 @@ class Batch:
     slots: NDArray[np.int64]
     """int64 [B] the slot of each clip; a replaced clip's is that of its substitute."""
     positions: NDArray[np.int64]
-    """int64 [B] where each clip stands in the endless global order."""
+    """int64 [B] where each clip stands in the endless global order; -1 where it does not."""
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -69,6 +71,35 @@ class Batch:
         """(height, width) of the frames."""
         height, width = self.video.shape[-2:]
         return int(height), int(width)
+
+    def to(self, device: Any, non_blocking: bool = False) -> Batch:
+        """The same batch with ``video`` and numeric ``side`` data as tensors on a torch device.
+
+        Args:
+            device: as torch names it.
+            non_blocking: return while copies from page-locked memory still run.
+
+        Raises:
+            InvalidInputError: torch is not installed.
+        """
+        return self._with_tensors(lambda tensor: tensor.to(device, non_blocking=non_blocking))
+
+    def pin_memory(self) -> Batch:
+        """The same batch in page-locked memory; ``DataLoader(pin_memory=True)`` calls this."""
+        return self._with_tensors(lambda tensor: tensor.pin_memory())
+
+    def _with_tensors(self, change: Callable[[Any], Any]) -> Batch:
+        torch = _import_torch(required=True, skip=False)
+
+        def changed(array: Any) -> Any:
+            if isinstance(array, np.ndarray):
+                if array.dtype.kind not in "uifb":
+                    return array
+                array = torch.from_numpy(np.ascontiguousarray(array))
+            return change(array)
+
+        side = {name: changed(array) for name, array in self.side.items()}
+        return replace(self, video=changed(self.video), side=side)
 
 
 class ArrayMaker:
@@ -143,7 +174,7 @@ def _import_torch(required: bool, skip: bool) -> Any:
     return torch
 
 
-def make_clip(read: ReadClip, fps: float, arrays: ArrayMaker) -> Clip:
+def make_clip(read: ReadClip, fps: float, arrays: ArrayMaker, slot: int = -1) -> Clip:
     """One clip for the user."""
     decoded = read.decoded
     return Clip(
@@ -154,6 +185,7 @@ def make_clip(read: ReadClip, fps: float, arrays: ArrayMaker) -> Clip:
         fps=fps,
         frame_index=decoded.frame_index,
         side={name: arrays.hand_over(array) for name, array in read.side.items()},
+        slot=slot,
     )
 
 
@@ -177,28 +209,38 @@ def make_batch(
         start_s=np.array([clip.planned.start_s for clip in clips], dtype=np.float64),
         pts_s=np.stack([clip.decoded.pts_s for clip in clips]),
         fps=np.array(fps, dtype=np.float64),
-        side={name: arrays.hand_over(array) for name, array in _stack_side(clips).items()},
+        side={name: arrays.hand_over(array) for name, array in _stacked_side(clips).items()},
         slots=np.array([clip.planned.draw.slot for clip in clips], dtype=np.int64),
         positions=np.array([clip.planned.draw.position for clip in clips], dtype=np.int64),
     )
 
 
-def _stack_side(clips: Sequence[ReadClip]) -> dict[str, NDArray[np.generic]]:
-    stacked: dict[str, NDArray[np.generic]] = {}
-    names = {name for clip in clips for name in clip.side}
-    for name in sorted(names):
-        first = next(clip for clip in clips if name in clip.side)
-        like = np.asarray(first.side[name])
-        for clip in clips:
-            array = np.asarray(clip.side[name]) if name in clip.side else None
-            if array is None or (array.shape, array.dtype) != (like.shape, like.dtype):
-                got = "none" if array is None else f"{array.dtype} {array.shape}"
+def _stacked_side(clips: Sequence[ReadClip]) -> dict[str, NDArray[np.generic]]:
+    rows = [(clip.planned.sample.key, clip.side) for clip in clips]
+    return {name: np.stack(arrays) for name, arrays in side_rows(rows).items()}
+
+
+def side_rows(clips: Sequence[tuple[str, SideData]]) -> dict[str, list[Any]]:
+    """The side arrays of several clips by name, one for each clip.
+
+    Args:
+        clips: key and side arrays of each.
+
+    Raises:
+        InvalidInputError: they do not fit together.
+    """
+    rows: dict[str, list[Any]] = {}
+    for name in sorted({name for _, side in clips for name in side}):
+        first_key, first = next((key, side[name]) for key, side in clips if name in side)
+        for key, side in clips:
+            array = side.get(name)
+            if array is None or (array.shape, array.dtype) != (first.shape, first.dtype):
+                got = "none" if array is None else f"{array.dtype} {tuple(array.shape)}"
                 raise InvalidInputError(
-                    f"side data {name!r} do not fit into one batch: {like.dtype} {like.shape} for "
-                    f"sample {first.planned.sample.key!r}, {got} for "
-                    f"{clip.planned.sample.key!r}; make the recipe give equal shapes, or use "
-                    "batch_size=1",
+                    f"side data {name!r} do not fit into one batch: {first.dtype} "
+                    f"{tuple(first.shape)} for sample {first_key!r}, {got} for {key!r}; make the "
+                    "recipe give equal shapes, or use batch_size=1",
                     side=name,
                 )
-        stacked[name] = np.stack([clip.side[name] for clip in clips])
-    return stacked
+        rows[name] = [side[name] for _, side in clips]
+    return rows

@@ -27,7 +27,10 @@ from dstream.units import KIB, MIB
 
 
 class Clips:
-    """All clips of a data set. Safe to use from many threads.
+    """All clips of a data set. Safe to use from many threads, and in forked processes.
+
+    Pickled to another process it opens its connections there and begins with empty caches and
+    counters.
 
     ``len()`` is the number of slots; ``clips[number]`` is the clip of one slot as epoch 0 draws
     it, ``clips[key]`` the clip at a sample's start, :meth:`clip` one at any place, and
@@ -60,10 +63,21 @@ class Clips:
         self.meter = meter
         self._recipe = recipe
         self._array = array
-        self._opened = opened
+        self._opened: Snapshot | None = opened
         self._clock: Clock = clock or SystemClock()
-        self._reader = ClipReader(source, settings, meter, recipe)
+        self._begin()
+
+    def _begin(self) -> None:
+        self._reader = ClipReader(self.source, self.settings, self.meter, self._recipe)
         self._local = threading.local()
+
+    def __getstate__(self) -> dict[str, object]:
+        kept = ("source", "settings", "meter", "_recipe", "_array", "_clock")
+        return {"_opened": None, **{name: self.__dict__[name] for name in kept}}
+
+    def __setstate__(self, state: dict[str, object]) -> None:
+        self.__dict__.update(state)
+        self._begin()
 
     def __len__(self) -> int:
         return self._reader.slots.total
@@ -104,7 +118,7 @@ class Clips:
         order = Order(len(self), self.settings.seed, self.settings.sampling)
         planned = self._reader.plan(order.draw_slot(number, 0, number))
         data = self._reader.fetch(planned)
-        return self._finish(self._reader.decode(self._decoder(), planned, data))
+        return self._finish(self._reader.decode(self._decoder(), planned, data), number)
 
     def clip(self, key: str, *, start_s: float = 0.0, frames: int | None = None) -> Clip:
         """A clip at any place of a sample.
@@ -132,9 +146,9 @@ class Clips:
             )
         return decoder
 
-    def _finish(self, read: ReadClip) -> Clip:
+    def _finish(self, read: ReadClip, slot: int = -1) -> Clip:
         fps = self.settings.window.clip_fps(read.planned.sample.rate)
-        return make_clip(read, fps, self._arrays)
+        return make_clip(read, fps, self._arrays, slot)
 
     @cached_property
     def _arrays(self) -> ArrayMaker:

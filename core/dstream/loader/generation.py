@@ -24,7 +24,7 @@ from dstream.format.schema import REPOSITORY
 from dstream.format.tables import read_samples_flat, read_table
 from dstream.loader.index_size import index_bytes
 from dstream.loader.plan import Window, slot_counts
-from dstream.loader.single_flight import SingleFlightCache
+from dstream.loader.single_flight import SingleFlightCache, one_each
 from dstream.loader.source import FileLocation, KeyIndex, Sample
 from dstream.measure import Purpose
 from dstream.store.base import Store
@@ -91,7 +91,8 @@ class GenerationSource:
         name: what messages call it.
         store: the repository.
         manifest: of the generation.
-        open_source: opens a source store by its URL, for data left in place.
+        open_source: opens a source store by its URL, for data left in place. It is pickled
+            along with this.
         split: only samples of this split.
         stream: which of a sample's streams to show; the first without.
         table_cache_bytes: budget for packet tables.
@@ -131,8 +132,8 @@ class GenerationSource:
         self._indexes: SingleFlightCache[tuple[str, int], VideoIndex] = SingleFlightCache(
             table_cache_bytes // 2, index_bytes
         )
-        self._sources: SingleFlightCache[str, Store] = SingleFlightCache(1 << 62, lambda _: 1)
-        self._keys: SingleFlightCache[str, KeyIndex] = SingleFlightCache(1, lambda _: 1)
+        self._sources: SingleFlightCache[str, Store] = SingleFlightCache(1 << 62, one_each)
+        self._keys: SingleFlightCache[str, KeyIndex] = SingleFlightCache(1, one_each)
 
     def __len__(self) -> int:
         return int(self._first[-1])

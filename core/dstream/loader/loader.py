@@ -18,6 +18,13 @@ from dstream.loader.report import LoaderReport, RunFacts, make_report
 from dstream.loader.settings import LoaderSettings
 from dstream.measure import Snapshot
 
+_NO_DATASET = (
+    "a dstream loader is no dataset for torch's DataLoader, and needs none: it has threads of its "
+    "own and gives whole batches. Iterate over it: `for batch in clips.loader(batch_size): ...`. "
+    "Where a DataLoader must be, give it the clips: "
+    "`DataLoader(clips, batch_size, collate_fn=dstream.collate)`"
+)
+
 
 class Loader:
     """Iterates over the batches of one rank.
@@ -124,6 +131,12 @@ class Loader:
         self._meter.add("clips.delivered", len(batch))
         self._meter.add("bytes.delivered", int(batch.video.nbytes))
         return batch
+
+    def __getitem__(self, index: object) -> Batch:
+        raise TypeError(_NO_DATASET)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        raise TypeError(_NO_DATASET)
 
     def report(self) -> LoaderReport:
         """What was done and what it cost since this loader was made."""

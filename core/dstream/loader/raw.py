@@ -12,7 +12,7 @@ from dstream.errors import InvalidInputError, MediaError, NotFoundError, SourceC
 from dstream.format.index import VideoIndex, VideoTrack
 from dstream.loader.index_size import index_bytes
 from dstream.loader.plan import Window
-from dstream.loader.single_flight import SingleFlightCache
+from dstream.loader.single_flight import SingleFlightCache, one_each
 from dstream.loader.source import FileLocation, KeyIndex, Sample
 from dstream.measure import Meter, Purpose
 from dstream.media.index import index_video
@@ -119,7 +119,7 @@ class RawSource:
             index_bytes,
             remember=(MediaError, SourceChangedError, NotFoundError),
         )
-        self._keys: SingleFlightCache[str, KeyIndex] = SingleFlightCache(1, lambda _: 1)
+        self._keys: SingleFlightCache[str, KeyIndex] = SingleFlightCache(1, one_each)
 
     def __len__(self) -> int:
         return len(self.listing.videos)

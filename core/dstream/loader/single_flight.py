@@ -7,13 +7,18 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from dstream.errors import DstreamError
 from dstream.forks import renew_after_fork
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
+
+
+def one_each(value: object) -> int:
+    """A size for values that are counted, not measured."""
+    return 1
 
 
 @dataclass(slots=True)
@@ -27,6 +32,8 @@ class _Flight(Generic[V]):
 
 class SingleFlightCache(Generic[K, V]):
     """Least recently used values go first when ``max_bytes`` is exceeded.
+
+    Pickled to another process it arrives empty.
 
     Args:
         max_bytes: budget; the newest value is kept even when it alone is larger.
@@ -47,17 +54,20 @@ class SingleFlightCache(Generic[K, V]):
         self._size_of = size_of
         self._remember = remember
         self._max_errors = max_errors
-        self._lock = threading.Lock()
         self._values: OrderedDict[K, tuple[V, int]] = OrderedDict()
         self._bytes = 0
-        self._flights: dict[K, _Flight[V]] = {}
         self._errors: OrderedDict[K, DstreamError] = OrderedDict()
+        self.renew()
         renew_after_fork(self)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        arguments = (self._max_bytes, self._size_of, self._remember, self._max_errors)
+        return SingleFlightCache, arguments
 
     def renew(self) -> None:
         """In a forked child: forget the loads of threads that did not come along."""
         self._lock = threading.Lock()
-        self._flights = {}
+        self._flights: dict[K, _Flight[V]] = {}
 
     @property
     def size_bytes(self) -> int:
