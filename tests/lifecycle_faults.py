@@ -1,0 +1,123 @@
+"""A store that dies, or loses the answer, at its k-th request: for trying every k."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from enum import Enum
+from pathlib import Path
+from typing import TypeVar
+
+from dstream.errors import DstreamError, OutcomeUnknownError, StorageError
+from dstream.measure import Purpose
+from dstream.store.base import Blob, Capabilities, ObjectInfo, Store, Upload
+
+T = TypeVar("T")
+
+
+class Crash(BaseException):
+    """Stands for SIGKILL: nothing of the library may catch it."""
+
+
+class Cut(Enum):
+    """What happens at request number ``at``."""
+
+    BEFORE = "dies before it is sent"
+    AFTER = "dies after it was carried out"
+    LOST = "is carried out, and the answer is lost"
+
+
+class CutStore:
+    """Counts requests, and cuts one of them."""
+
+    def __init__(self, inner: Store, at: int = 0, cut: Cut = Cut.BEFORE) -> None:
+        self.inner = inner
+        self.at = at
+        self.cut = cut
+        self.requests = 0
+
+    @property
+    def url(self) -> str:
+        return self.inner.url
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return self.inner.capabilities
+
+    def _request(self, call: Callable[[], T], *, conditional: bool = False) -> T:
+        self.requests += 1
+        if self.requests != self.at:
+            return call()
+        if self.cut is Cut.BEFORE:
+            raise Crash
+        try:
+            answer = call()
+        except DstreamError as error:
+            if self.cut is Cut.AFTER:
+                raise Crash from error
+            raise self._lost(conditional) from error
+        if self.cut is Cut.AFTER:
+            raise Crash
+        del answer
+        raise self._lost(conditional)
+
+    def _lost(self, conditional: bool) -> DstreamError:
+        kind = OutcomeUnknownError if conditional else StorageError
+        return kind(f"injected: the answer of request {self.at} was lost")
+
+    def head(
+        self, key: str, *, version: str | None = None, purpose: Purpose = Purpose.OTHER
+    ) -> ObjectInfo:
+        return self._request(lambda: self.inner.head(key, version=version, purpose=purpose))
+
+    def get(
+        self,
+        key: str,
+        start_byte: int = 0,
+        stop_byte: int | None = None,
+        *,
+        expect_etag: str | None = None,
+        version: str | None = None,
+        purpose: Purpose = Purpose.OTHER,
+    ) -> Blob:
+        return self._request(lambda: self.inner.get(key, start_byte, stop_byte, purpose=purpose))
+
+    def put(self, key: str, data: bytes, *, purpose: Purpose = Purpose.OTHER) -> ObjectInfo:
+        return self._request(lambda: self.inner.put(key, data, purpose=purpose))
+
+    def put_if_absent(self, key: str, data: bytes, *, purpose: Purpose = Purpose.LOG) -> ObjectInfo:
+        return self._request(
+            lambda: self.inner.put_if_absent(key, data, purpose=purpose), conditional=True
+        )
+
+    def upload(self, key: str, path: Path, *, purpose: Purpose = Purpose.COPY) -> ObjectInfo:
+        return self._request(lambda: self.inner.upload(key, path, purpose=purpose))
+
+    def list(
+        self,
+        prefix: str = "",
+        *,
+        start_after: str | None = None,
+        limit: int | None = None,
+        purpose: Purpose = Purpose.LISTING,
+    ) -> Iterator[ObjectInfo]:
+        found = self._request(
+            lambda: tuple(
+                self.inner.list(prefix, start_after=start_after, limit=limit, purpose=purpose)
+            )
+        )
+        return iter(found)
+
+    def delete_many(
+        self, keys: Iterable[tuple[str, str | None]], *, purpose: Purpose = Purpose.OTHER
+    ) -> dict[str, str]:
+        wanted = list(keys)
+        return self._request(lambda: self.inner.delete_many(wanted, purpose=purpose))
+
+    def list_uploads(self, prefix: str = "") -> Iterator[Upload]:
+        return iter(self._request(lambda: tuple(self.inner.list_uploads(prefix))))
+
+    def abort_upload(self, upload: Upload) -> None:
+        self._request(lambda: self.inner.abort_upload(upload))
+
+    def close(self) -> None:
+        self.inner.close()

@@ -1,0 +1,401 @@
+"""Random histories of publishing, promoting, pinning, retiring and collecting, in trouble.
+
+A plain model is told what each call answered. The invariants are checked on the objects in the
+store: what is live, aliased or pinned is whole and is what was published, and nothing goes that
+the rules do not let go. Clients' clocks are ten years off, in both directions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from catalog_audit import audit
+from catalog_faults import Fault, ScriptedStore
+from catalog_made import SETTINGS, counted_ids, create_catalog
+from dstream.catalog import Catalog, GcSettings, Generation, PublishOptions, Session
+from dstream.clock import FakeClock
+from dstream.errors import ConflictError, DstreamError, NotFoundError, OutcomeUnknownError
+from dstream.store.memory import MemoryStore
+from lifecycle_made import file_refs, read_files, upload
+
+TEN_YEARS_S = 10 * 365 * 86400.0
+NAMES = ("a", "b")
+CLIENTS = 3
+Label = tuple[str, int]
+
+SOME: list[list[Fault]] = [[fault] for fault in Fault]
+NEVER_ENDING = [[Fault.LATE] * 300, [Fault.LOST_BEFORE] * 300]
+# Mostly none, so that histories get somewhere; at times the store never recovers.
+faults = st.sampled_from([*([[]] * 15), *SOME, *NEVER_ENDING]).map(list)
+clients = st.integers(0, CLIENTS - 1)
+names = st.sampled_from(("a", "a", "a", "b"))
+versions = st.integers(1, 3)
+
+
+@dataclass
+class Staged:
+    """An upload on its way to a commit."""
+
+    name: str
+    session: Session
+    manifest: bytes
+    texts: dict[str, str]
+    parent: int | None
+
+
+@dataclass
+class Model:
+    texts: dict[Label, dict[str, str]] = field(default_factory=dict)
+    """Of everything that was ever published."""
+    pins: dict[str, tuple[str, set[Label]]] = field(default_factory=dict)
+    """Id -> token and what it must keep."""
+    live: set[Label] = field(default_factory=set)
+    aliases: dict[tuple[str, str], int] = field(default_factory=dict)
+
+
+def require(holds: bool, what: str) -> None:
+    """As ``assert``, inside of an ``except``."""
+    if not holds:
+        raise AssertionError(what)
+
+
+class LifecycleMachine(RuleBasedStateMachine):
+    """Three clients, one store, one model."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.server = FakeClock()
+        self.memory = MemoryStore(clock=self.server)
+        self.stores = [ScriptedStore(self.memory) for _ in range(CLIENTS)]
+        self.model = Model()
+        self.known_pins: dict[str, tuple[str, set[Label]]] = {}
+        self.staged: list[Staged] = []
+        self.catalogs: list[Catalog] = []
+        self.count = 0
+
+    @initialize()
+    def create(self) -> None:
+        create_catalog(self.memory, "creator")
+        self.catalogs = [self.opened(client) for client in range(CLIENTS)]
+        self.steady = Catalog.open(
+            self.memory, FakeClock(), np.random.default_rng(0), new_id=counted_ids("steady")
+        )
+        self.steady.head()
+
+    def opened(self, client: int) -> Catalog:
+        self.count += 1
+        clock = FakeClock(self.server.now_s() + (client - 1) * TEN_YEARS_S)
+        catalog = Catalog.open(
+            self.stores[client],
+            clock,
+            np.random.default_rng(1),
+            new_id=counted_ids(f"c{client}-{self.count}"),
+            settings=SETTINGS,
+        )
+        catalog.head()
+        return catalog
+
+    # --- how a call in trouble ends ----------------------------------------------------------
+
+    def act(
+        self,
+        client: int,
+        trouble: list[Fault],
+        call: Callable[[Catalog], object],
+        rival: Callable[[], object] | None = None,
+    ) -> bool:
+        """Run a call; True when its commit is in the log. Refusals are raised."""
+        store = self.stores[client]
+        store.faults.extend(trouble)
+        if rival is not None:
+            store.before_log_put.append(rival)
+        try:
+            call(self.catalogs[client])
+        except OutcomeUnknownError as unknown:
+            store.faults.clear()
+            if "txn_id" not in unknown.facts:
+                return False
+            txn_id, slot = str(unknown.facts["txn_id"]), unknown.facts["slot"]
+            assert isinstance(slot, int)
+            self.count += 1
+            if self.count % 2:
+                store.deliver()  # what was given up arrives after all, before anybody looks
+            committed = self.catalogs[client].resolve_txn(txn_id, slot)
+            store.deliver()
+            return committed
+        except (ConflictError, NotFoundError):
+            raise
+        except DstreamError:
+            store.faults.clear()
+            store.deliver()
+            return False
+        finally:
+            store.faults.clear()
+            store.before_log_put.clear()
+        store.deliver()
+        return True
+
+    # --- publishing --------------------------------------------------------------------------
+
+    @rule(name=names, shares=st.booleans())
+    def stage(self, name: str, shares: bool) -> None:
+        """Upload, and commit later or never."""
+        self.count += 1
+        session = self.steady.begin_session()
+        texts = {"weights": f"text {self.count}"}
+        files: dict[str, object] = dict(texts)
+        parent = self.model.aliases.get((name, "latest"))
+        if shares and parent is not None:
+            base = self.steady.resolve(f"{name}@v{parent}")
+            files["shared"] = file_refs(self.steady, base)["weights"]
+            texts["shared"] = self.model.texts[name, parent]["weights"]
+        else:
+            parent = None
+        manifest = upload(self.memory, session, files)  # type: ignore[arg-type]
+        self.staged.append(Staged(name, session, manifest, texts, parent))
+
+    @precondition(lambda self: self.staged)
+    @rule(client=clients, which=st.integers(0, 9), trouble=faults)
+    def publish(self, client: int, which: int, trouble: list[Fault]) -> None:
+        staged = self.staged.pop(which % len(self.staged))
+        made: list[Generation] = []
+
+        def call(catalog: Catalog) -> None:
+            made.append(self.publish_staged(catalog, staged))
+
+        try:
+            committed = self.act(client, trouble, call)
+        except ConflictError as error:
+            if error.facts.get("reason") == "fenced":
+                assert staged.session.base_seq < self.steady.head().upload_floor
+            else:
+                require(error.facts.get("reason") == "parent", repr(error))
+            return
+        if committed:
+            self.published(staged)
+
+    @rule(name=names)
+    def publish_now(self, name: str) -> None:
+        """Without trouble, so that there is something to name, pin and retire."""
+        self.stage(name, shares=False)
+        staged = self.staged.pop()
+        self.publish_staged(self.steady, staged)
+        self.published(staged)
+
+    def publish_staged(self, catalog: Catalog, staged: Staged) -> Generation:
+        options = PublishOptions(parent=staged.parent)
+        return catalog.publish(staged.session, staged.name, "checkpoint", staged.manifest, options)
+
+    def published(self, staged: Staged) -> None:
+        version = 1 + max((v for n, v in self.model.texts if n == staged.name), default=0)
+        self.model.texts[staged.name, version] = staged.texts
+        self.model.live.add((staged.name, version))
+        self.model.aliases[staged.name, "latest"] = version
+
+    # --- naming ------------------------------------------------------------------------------
+
+    @rule(client=clients, name=names, version=versions, trouble=faults)
+    def promote(self, client: int, name: str, version: int, trouble: list[Fault]) -> None:
+        try:
+            done = self.act(client, trouble, lambda c: c.promote(f"{name}@v{version}", "prod"))
+        except NotFoundError:
+            assert (name, version) not in self.model.live
+            return
+        except ConflictError as error:
+            require(error.facts["reason"] == "condemned", repr(error))
+            assert (name, version) not in self.model.live
+            return
+        if done:
+            self.promoted(name, version)
+
+    def promoted(self, name: str, version: int) -> None:
+        self.model.aliases[name, "prod"] = version
+        self.model.live.add((name, version))
+
+    @rule(client=clients, name=names, trouble=faults)
+    def remove_alias(self, client: int, name: str, trouble: list[Fault]) -> None:
+        try:
+            done = self.act(client, trouble, lambda c: c.remove_alias(name, "prod"))
+        except NotFoundError:
+            assert (name, "prod") not in self.model.aliases
+            return
+        if done:
+            del self.model.aliases[name, "prod"]
+
+    @precondition(lambda self: self.model.live)
+    @rule(client=clients, which=st.integers(0, 9), trouble=faults)
+    def retire(self, client: int, which: int, trouble: list[Fault]) -> None:
+        name, version = sorted(self.model.live)[which % len(self.model.live)]
+        try:
+            done = self.act(client, trouble, lambda c: c.retire(f"{name}@v{version}"))
+        except NotFoundError:
+            assert (name, version) not in self.model.live
+            return
+        except ConflictError:
+            assert version in [v for (n, _), v in self.model.aliases.items() if n == name]
+            return
+        if done:
+            self.model.live.discard((name, version))
+
+    # --- pins --------------------------------------------------------------------------------
+
+    @rule(client=clients, scope=st.sampled_from((None, "a", "b")), trouble=faults)
+    def pin(self, client: int, scope: str | None, trouble: list[Fault]) -> None:
+        self.count += 1
+        pin_id = f"p{self.count}"
+        chosen = None if scope is None else [scope]
+        try:
+            done = self.act(client, trouble, lambda c: c.pin(chosen, pin_id=pin_id, ttl_s=3600.0))
+        except NotFoundError:
+            assert not any(n == scope for n, _ in self.model.texts)
+            return
+        if done:
+            self.pinned(pin_id, scope)
+
+    def pinned(self, pin_id: str, scope: str | None) -> None:
+        token = next(p.token for p in self.steady.pins() if p.pin_id == pin_id)
+        kept = {label for label in self.model.live if scope in (None, label[0])}
+        self.model.pins[pin_id] = self.known_pins[pin_id] = (token, kept)
+
+    @precondition(lambda self: self.model.pins)
+    @rule(client=clients, which=st.integers(0, 9), renew=st.booleans(), trouble=faults)
+    def renew_or_unpin(self, client: int, which: int, renew: bool, trouble: list[Fault]) -> None:
+        pin_id = sorted(self.model.pins)[which % len(self.model.pins)]
+        call = (lambda c: c.renew(pin_id)) if renew else (lambda c: c.unpin(pin_id))
+        if self.act(client, trouble, call) and not renew:
+            del self.model.pins[pin_id]
+
+    # --- collection --------------------------------------------------------------------------
+
+    @rule(
+        client=clients,
+        keep_last=st.sampled_from((None, None, 1, 2)),
+        grace_s=st.sampled_from((0.0, 0.0, 1e9)),
+        trouble=faults,
+        during=st.sampled_from((None, "pin", "promote", "publish", "renew")),
+        session_grace_s=st.sampled_from((0.0, 1e9)),
+        later_s=st.sampled_from((0.0, 0.0, 3600.0)),
+    )
+    def collect(
+        self,
+        client: int,
+        keep_last: int | None,
+        grace_s: float,
+        trouble: list[Fault],
+        during: str | None,
+        session_grace_s: float,
+        later_s: float,
+    ) -> None:
+        self.server.sleep(later_s)
+        self.expire_pins()
+        settings = GcSettings(
+            keep_last=keep_last, grace_s=grace_s, session_grace_s=session_grace_s, log_age_s=0.0
+        )
+        rivals = {
+            "pin": self.rival_pins,
+            "promote": self.rival_promotes,
+            "publish": self.rival_publishes,
+            "renew": self.rival_renews,
+        }
+        rival = None if during is None else rivals[during]
+        self.act(client, trouble, lambda c: c.gc(settings), rival)
+        self.compare_after_collection(keep_last)
+
+    def expire_pins(self) -> None:
+        """Pins whose time is over by the server's clock need not be kept any more."""
+        for pin_id in list(self.model.pins):
+            since = self.steady.head().pins[pin_id].since_seq
+            written_s = next(
+                info.last_modified_s
+                for info in self.memory.list(f"_ds/log/{2**64 - 1 - since:020d}")
+            )
+            assert written_s is not None
+            if self.server.now_s() - written_s >= 3600.0:
+                del self.model.pins[pin_id]
+
+    def compare_after_collection(self, keep_last: int | None) -> None:
+        """Only what the rules let go may have gone."""
+        state = audit(self.memory).states[-1]
+        gone = self.model.live - set(state.live())
+        for name, version in gone:
+            assert keep_last is not None, f"{name}@v{version} went without being asked for"
+            assert version not in [v for (n, _), v in self.model.aliases.items() if n == name]
+            for pin_id, (_, kept) in self.model.pins.items():
+                assert (name, version) not in kept, f"{name}@v{version} was pinned by {pin_id}"
+            newer = [v for n, v in self.model.live if n == name and v > version]
+            assert len(newer) >= keep_last
+        self.model.live -= gone
+
+    def rival_pins(self) -> None:
+        self.count += 1
+        self.steady.pin(pin_id=f"p{self.count}", ttl_s=3600.0)
+        self.pinned(f"p{self.count}", None)
+
+    def rival_renews(self) -> None:
+        for pin_id in self.steady.head().pins:
+            self.steady.renew(pin_id)
+            self.model.pins[pin_id] = self.known_pins[pin_id]
+
+    def rival_promotes(self) -> None:
+        for entry in self.steady.head().all_records():
+            if not entry.is_live and entry.condemned_seq is None:
+                self.steady.promote(entry.label, "prod")
+                self.promoted(entry.name, entry.version)
+                return
+
+    def rival_publishes(self) -> None:
+        if not self.staged:
+            return
+        staged = self.staged.pop()
+        try:
+            self.publish_staged(self.steady, staged)
+        except ConflictError:
+            return
+        self.published(staged)
+
+    @rule(client=clients)
+    def start_anew(self, client: int) -> None:
+        self.catalogs[client] = self.opened(client)
+
+    # --- what must always hold ---------------------------------------------------------------
+
+    @invariant()
+    def promises_hold(self) -> None:
+        if not self.catalogs:
+            return
+        state = audit(self.memory).states[-1]
+        assert set(state.live()) == self.model.live
+        aliases = {(n, a): v for n, row in state.aliases.items() for a, v in row.items()}
+        assert aliases == self.model.aliases
+        reader = Catalog.open(self.memory)
+        for name, version in self.model.live:
+            entry = reader.resolve(f"{name}@v{version}")
+            assert read_files(reader, entry) == self.model.texts[name, version]
+        for token, kept in self.model.pins.values():
+            frozen = Catalog.open_at(self.memory, token)
+            for name, version in kept:
+                entry = frozen.resolve(f"{name}@v{version}")
+                assert read_files(frozen, entry) == self.model.texts[name, version]
+
+    def teardown(self) -> None:
+        """Once nothing is pinned, only what is live has bytes left."""
+        if not self.catalogs:
+            return
+        for pin_id in list(self.steady.head().pins):
+            self.steady.unpin(pin_id)
+        at_once = GcSettings(grace_s=0, session_grace_s=0, log_age_s=0)
+        for _ in range(2):
+            self.steady.gc(at_once)
+        floor = self.steady.head().upload_floor
+        needed = {
+            ref.key
+            for name, version in self.model.live
+            for ref in file_refs(self.steady, self.steady.resolve(f"{name}@v{version}")).values()
+        }
+        for info in self.memory.list("data/"):
+            assert info.key in needed or int(info.key.split("/")[1]) >= floor, f"left: {info.key}"
