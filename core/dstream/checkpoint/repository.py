@@ -41,11 +41,12 @@ def opened(repo: Repository) -> Iterator[Catalog]:
         yield repo if isinstance(repo, Catalog) else repo.catalog
 
 
-def store_of(repo: Repository) -> Store:
-    """The repository's store, without opening its log. Stores can be pickled."""
+def parts_of(repo: Repository) -> tuple[Store, Catalog | None]:
+    """The repository's store, which can be pickled, and its catalog where one is open."""
     if isinstance(repo, str | os.PathLike):
-        return open_store(repo)
-    return (repo if isinstance(repo, Catalog) else repo.catalog).store
+        return open_store(repo), None
+    catalog = repo if isinstance(repo, Catalog) else repo.catalog
+    return catalog.store, catalog
 
 
 def checkpoint_of(catalog: Catalog, generation: Generation) -> CheckpointManifest:
