@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -11,10 +12,11 @@ from dstream.errors import InvalidInputError
 from dstream_cli.options import Common, Debug, Json, Quiet, Repo, S3Args, common, epilog, is_path
 from dstream_cli.plain import counted
 from dstream_cli.progress import ProgressLine
-from dstream_cli.render import Facts, Part
+from dstream_cli.render import Facts, Part, Table
 
 if TYPE_CHECKING:
     from dstream.loader import Clips, Loader, LoaderReport
+    from dstream.loader.failures import Failure
 
 NAME = "bench"
 SUMMARY = "Stream clips and report rate, cost and bottleneck."
@@ -27,6 +29,10 @@ EPILOG = epilog(
 _DEFAULT_SECONDS = 20.0
 
 Sampling = Literal["uniform", "grid", "keyframe"]
+OnError = Literal["raise", "skip"]
+
+_ANY_NUMBER = 1 << 62
+"""Of failing files: a bench of what lies there is to tell how many fail, not to stop at some."""
 
 
 def run(
@@ -63,6 +69,9 @@ def run(
     resize: Annotated[
         str, typer.Option(metavar="SIZE", help="Shorter side as 256, or HEIGHTxWIDTH.")
     ] = "",
+    crop: Annotated[
+        str, typer.Option(metavar="HEIGHTxWIDTH", help="Cut this out of the middle afterwards.")
+    ] = "",
     sampling: Annotated[Sampling, typer.Option(help="Where clips start.")] = "uniform",
     shuffle: Annotated[bool, typer.Option(help="In a random order, or as listed.")] = True,
     seed: Annotated[int, typer.Option(metavar="N", help="Seed of order and starts.")] = 0,
@@ -72,6 +81,13 @@ def run(
     recipe: Annotated[
         str, typer.Option(metavar="FILE", help="The recipe's file, if it is not installed.")
     ] = "",
+    on_error: Annotated[
+        OnError | None,
+        typer.Option(
+            help="Stop at a file that gives no clip (datasets), or count it (raw videos).",
+            show_default=False,
+        ),
+    ] = None,
     repo: Repo = "",
     json: Json = False,
     quiet: Quiet = False,
@@ -80,7 +96,8 @@ def run(
 ) -> int:
     """Stream clips as training would, and report the rate, the cost and the bottleneck.
 
-    Clips repeat when the data is smaller than what is asked for.
+    Nothing is done with the clips, so the rate is the loader's own top speed. Clips repeat when
+    the data is smaller than what is asked for.
     """
     call = common(context, repo=repo, quiet=quiet, s3_arg=s3_arg)
     if stride is not None and fps is not None:
@@ -94,17 +111,25 @@ def run(
         sampling=sampling,
         seed=seed,
         resize=parse_size(resize),
+        crop=parse_crop(crop),
         split=split,
         recipe=recipe,
     )
     settings: dict[str, Any] = {} if workers is None else {"workers": workers}
+    if on_error is None:
+        on_error = "skip" if is_path(target, call.repo) else "raise"
     with source.loader(
-        batch_size, epochs=None, shuffle="global" if shuffle else None, **settings
+        batch_size,
+        epochs=None,
+        shuffle=shuffle,
+        on_error=on_error,
+        max_failures=_ANY_NUMBER,
+        **settings,
     ) as loader:
         _drain(call, loader, clips, seconds if seconds or clips else _DEFAULT_SECONDS)
-        report = loader.report()
-    document = {"target": target, "report": report.as_json()}
-    call.out.result(document, report_parts(report))
+        report, failures = loader.report(), loader.failures
+    document = {"target": target, "report": report.as_json(), "skipped": failures}
+    call.out.result(document, [*report_parts(report), *skipped_parts(failures)])
     return 3 if report.skips else 0
 
 
@@ -156,6 +181,35 @@ def parse_size(text: str) -> int | tuple[int, int] | None:
     return int(numbers[0]) if len(numbers) == 1 else (int(numbers[0]), int(numbers[1]))
 
 
+def parse_crop(text: str) -> tuple[int, int] | None:
+    """``180x320`` is (height, width), empty none.
+
+    >>> parse_crop("180x320"), parse_crop("")
+    ((180, 320), None)
+    """
+    if not text:
+        return None
+    numbers = text.lower().split("x")
+    if len(numbers) != 2 or not all(number.isdecimal() and int(number) > 0 for number in numbers):
+        raise InvalidInputError(f"--crop {text}: write HEIGHTxWIDTH such as 180x320")
+    return int(numbers[0]), int(numbers[1])
+
+
+def skipped_parts(failures: Sequence[Failure]) -> list[Part]:
+    """What was skipped, by reason, for people."""
+    if not failures:
+        return []
+    by_reason: dict[str, dict[str, str]] = {}
+    for failure in failures:
+        files = by_reason.setdefault(failure.reason, {})
+        files.setdefault(failure.sample_key, failure.message)
+    rows = [
+        (reason, len(files), next(f"{key}: {message}" for key, message in files.items()))
+        for reason, files in sorted(by_reason.items(), key=lambda item: -len(item[1]))
+    ]
+    return [Table(("reason", ">files", "for example"), rows, title="Skipped")]
+
+
 def report_parts(report: LoaderReport) -> list[Part]:
     """The report for people; each number is explained where :class:`LoaderReport` has it."""
     from dstream.units import format_bytes, format_duration
@@ -169,9 +223,8 @@ def report_parts(report: LoaderReport) -> list[Part]:
             f"{report.clips_per_second:.3g}/s",
         ),
         (
-            "waiting",
-            f"{report.wait_share:.0%} of the time; first batch after "
-            f"{format_duration(report.first_batch_seconds)}",
+            "first batch",
+            f"after {format_duration(report.first_batch_seconds)}",
         ),
         (
             "frames",
@@ -214,4 +267,8 @@ def report_parts(report: LoaderReport) -> list[Part]:
         )
         if counts
     ]
-    return [Facts(facts), report.bottleneck]
+    if not report.clips:
+        return [Facts(facts), report.bottleneck]
+    # Waiting is left out: whoever only takes clips does nothing else.
+    told = "This is the loader's own top speed: nothing is done with the clips."
+    return [Facts(facts), f"{told} {report.slowest_stage}"]

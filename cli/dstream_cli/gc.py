@@ -9,6 +9,7 @@ import typer
 from dstream_cli.options import Debug, Json, Quiet, Repo, S3Args, common, epilog
 from dstream_cli.plain import counted
 from dstream_cli.render import Facts, Part, Table
+from dstream_cli.usage import parsed
 
 NAME = "gc"
 SUMMARY = "Delete what nothing keeps."
@@ -59,9 +60,9 @@ def run(
     call = common(context, repo=repo, quiet=quiet, s3_arg=s3_arg)
     settings = GcSettings(
         keep_last=keep_last,
-        keep_within_s=parse_duration(keep_within) if keep_within else None,
-        grace_s=parse_duration(grace),
-        session_grace_s=parse_duration(session_grace),
+        keep_within_s=parsed("--keep-within", parse_duration, keep_within) if keep_within else None,
+        grace_s=parsed("--grace", parse_duration, grace),
+        session_grace_s=parsed("--session-grace", parse_duration, session_grace),
         dry_run=dry_run,
     )
     report = call.catalog().gc(settings)

@@ -21,6 +21,7 @@ from dstream_cli.options import (
 )
 from dstream_cli.progress import ProgressLine
 from dstream_cli.render import Facts, Part
+from dstream_cli.usage import parsed
 
 if TYPE_CHECKING:
     from dstream.ingest import IngestResult, IngestSettings, Progress, Share
@@ -119,10 +120,12 @@ def run(
     _check(source, name, part, into, finish, dry_run=dry_run)
     settings = IngestSettings(
         layout=Layout.IN_PLACE if in_place else Layout.PACKED,
-        shard_bytes=parse_bytes(shard_size),
+        shard_bytes=parsed("--shard-size", parse_bytes, shard_size),
         workers=workers,
         checksum=checksum,
-        max_index_bytes=parse_bytes(max_index_bytes) if max_index_bytes else None,
+        max_index_bytes=(
+            parsed("--max-index-bytes", parse_bytes, max_index_bytes) if max_index_bytes else None
+        ),
         include=tuple(include or ()),
         exclude=tuple(exclude or ()),
         share=parse_share(part),

@@ -34,6 +34,7 @@ from dstream_cli import (
 )
 from dstream_cli.options import EXIT_CODES, epilog
 from dstream_cli.render import Output
+from dstream_cli.usage import told
 
 EXIT_FAILED = 1
 EXIT_INTERRUPTED = 130
@@ -105,8 +106,8 @@ def run(arguments: Sequence[str], out: Output) -> int:
     out.json = "--json" in before_names
     out.debug = "--debug" in before_names
     try:
-        returned = _invoke(arguments, out)
-        out.stdout.flush()
+        with out.printing():
+            returned = _invoke(arguments, out)
     except BrokenPipeError:
         _close_quietly(out)
         return EXIT_BROKEN_PIPE
@@ -143,8 +144,7 @@ def _misused(error: Exception, out: Output) -> int:
     """Report a wrong command line, and how to get help on it."""
     context = getattr(error, "ctx", None)
     path = context.command_path if context is not None else "dstream"
-    format_message = getattr(error, "format_message", error.__str__)
-    message = str(format_message())
+    message = told(error)
     if message.startswith("Usage:"):  # no verb was given
         print(message, file=out.stderr)
         return 2
@@ -165,20 +165,21 @@ def _failed(error: BaseException, exit_code: int, out: Output, hint: str = "") -
         if not isinstance(error, DstreamError | KeyboardInterrupt):
             error = RuntimeError(f"{type(error).__name__}: {error}") if not out.json else error
         out.error(error, exit_code, hint)
-    except BrokenPipeError:
-        _close_quietly(out)
+    except OSError:
+        pass  # nobody can be told
+    _close_quietly(out)
     return exit_code
 
 
 def _close_quietly(out: Output) -> None:
-    """Give the dead pipe's end to nothing, so that the interpreter's last flush is silent."""
-    nothing = os.open(os.devnull, os.O_WRONLY)
+    """Give a dead pipe's or a full disk's end to nothing: the interpreter flushes once more."""
     for stream in (out.stdout, out.stderr):
         try:
             stream.flush()
-        except (BrokenPipeError, ValueError):
+        except (OSError, ValueError):
+            nothing = os.open(os.devnull, os.O_WRONLY)
             os.dup2(nothing, stream.fileno())
-    os.close(nothing)
+            os.close(nothing)
 
 
 def main() -> None:

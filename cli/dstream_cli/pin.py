@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dstream_cli.options import Debug, Json, Quiet, Repo, S3Args, common, epilog
+from dstream_cli.usage import parsed
 
 if TYPE_CHECKING:
     from dstream.catalog import Pinned
@@ -52,11 +53,12 @@ def run(
     from dstream.units import parse_duration
 
     call = common(context, repo=repo, quiet=quiet, s3_arg=s3_arg)
+    ttl_s = parsed("--ttl", parse_duration, ttl) if ttl else None
     made = call.catalog().pin(
         only or None,
         pin_id=pin_id or None,
         owner=owner,
-        ttl_s=parse_duration(ttl) if ttl else None,
+        ttl_s=ttl_s,
         seq=seq,
     )
     call.out.result(pin_document(made), [made.token])

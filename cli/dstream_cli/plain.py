@@ -36,8 +36,12 @@ def plain(value: object) -> object:
     return str(value)
 
 
-def printable(text: str) -> str:
+def printable(text: str, lines: bool = True) -> str:
     """``text`` without control characters: names from a bucket must not steer a terminal.
+
+    Args:
+        text: any text.
+        lines: keep the ends of lines. Without, a name cannot pretend to be two.
 
     >>> print(printable("a\\x1b[2Jb\\tc"))
     a\\x1b[2Jb\\tc
@@ -45,7 +49,8 @@ def printable(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(
-        c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text
+        c if c.isprintable() or (lines and c == "\n") else c.encode("unicode_escape").decode()
+        for c in text
     )
 
 

@@ -10,11 +10,12 @@ import json
 import shutil
 import sys
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TextIO
 
-from dstream.errors import DstreamError
+from dstream.errors import DstreamError, StorageError
 from dstream_cli.plain import plain, printable
 
 WIDTH = 80
@@ -62,14 +63,34 @@ class Output:
     """Errors come with a traceback."""
 
     def result(self, document: object, parts: Sequence[Part]) -> None:
-        """Print what the verb found: ``document`` with ``--json``, else ``parts``."""
-        if self.json:
-            indent = 2 if self.stdout.isatty() else None
-            print(json.dumps(plain(document), indent=indent, allow_nan=False), file=self.stdout)
-        else:
-            for number, part in enumerate(parts):
-                self._show(part, first=number == 0)
-        self.stdout.flush()
+        """Print what the verb found: ``document`` with ``--json``, else ``parts``.
+
+        Raises:
+            StorageError: stdout cannot be written.
+            BrokenPipeError: nobody reads it any more.
+        """
+        with self.printing():
+            if self.json:
+                indent = 2 if self.stdout.isatty() else None
+                text = json.dumps(plain(document), indent=indent, allow_nan=False)
+                print(text, file=self.stdout)
+            else:
+                for number, part in enumerate(parts):
+                    self._show(part, first=number == 0)
+
+    @contextmanager
+    def printing(self) -> Iterator[None]:
+        """Flush stdout at the end of the block, and translate its errors."""
+        try:
+            yield
+            self.stdout.flush()
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            raise StorageError(
+                f"the result cannot be written to standard output: {error.strerror or error}",
+                errno=error.errno,
+            ) from error
 
     def message(self, text: str) -> None:
         """Tell a person something that is not a result."""
@@ -91,14 +112,14 @@ class Output:
         if not first:
             print(file=self.stdout)
         if isinstance(part, Line):
-            print(printable(part.text), file=self.stdout)
+            print(printable(part.text, lines=False), file=self.stdout)
             return
         if isinstance(part, str):
-            for line in part.splitlines():
+            for line in part.split("\n"):
                 print(textwrap.fill(printable(line), self._width()), file=self.stdout)
             return
         if part.title:
-            print(printable(part.title), file=self.stdout)
+            print(printable(part.title, lines=False), file=self.stdout)
         if isinstance(part, Facts):
             self._grid(["", ""], part.pairs, header=False)
         else:
@@ -127,7 +148,7 @@ class Output:
                 overflow="fold",
             )
         for row in rows:
-            grid.add_row(*(Text(printable(str(cell))) for cell in row))
+            grid.add_row(*(Text(printable(str(cell), lines=False)) for cell in row))
         with console.capture() as captured:
             console.print(grid)
         for line in captured.get().splitlines():

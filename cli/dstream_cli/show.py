@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from dstream.errors import InvalidInputError, NotFoundError
 from dstream_cli.options import Common, Debug, Json, Quiet, Repo, S3Args, common, epilog, is_path
 from dstream_cli.render import Line
 
@@ -90,11 +91,28 @@ def _raw_file(call: Common, target: str) -> None:
     from dstream.media.reader import StoreReader
     from dstream_cli.videos import video_document, video_parts
 
-    folder, _, name = target.rpartition("/") if "://" in target else _split(target)
+    if "://" not in target and Path(target).expanduser().is_dir():
+        raise _is_folder(target)
+    folder, _, name = target.rstrip("/").rpartition("/") if "://" in target else _split(target)
     store = call.open_store(folder)
-    indexes = index_video(StoreReader(store, store.head(name)))
+    try:
+        info = store.head(name)
+    except NotFoundError:
+        if next(iter(store.list(f"{name}/", limit=1)), None) is None:
+            raise
+        raise _is_folder(target) from None
+    indexes = index_video(StoreReader(store, info))
     document = {"file": target, **video_document(indexes)}
     call.out.result(document, video_parts(document))
+
+
+def _is_folder(target: str) -> InvalidInputError:
+    return InvalidInputError(
+        f"{target} is a folder, and show takes one video or the name of a dataset. "
+        f"`dstream bench {target}` streams its videos, `dstream ingest {target} --name NAME` "
+        "makes a dataset of them",
+        target=target,
+    )
 
 
 def _split(path: str) -> tuple[str, str, str]:

@@ -123,6 +123,16 @@ def video_parts(document: Document) -> list[Part]:
     return parts
 
 
+def _pixels(track: Document) -> str:
+    """The form of its pixels.
+
+    >>> _pixels({"sample_aspect_ratio": "1"}), _pixels({"sample_aspect_ratio": "16/15"})
+    ('square pixels', 'pixels 16:15')
+    """
+    width, _, height = str(track["sample_aspect_ratio"]).partition("/")
+    return f"pixels {width}:{height or 1}" if (width, height) != ("1", "") else "square pixels"
+
+
 def _track_parts(track: Document, title: str) -> list[Part]:
     gops, index = track["gops"], track["index"]
     width, height = track["display_size"]
@@ -138,7 +148,7 @@ def _track_parts(track: Document, title: str) -> list[Part]:
     passed = ", a pass over the whole file" if index["full_pass"] else ""
     facts = [
         ("video", f"{track['codec']}{profile} in {track['container']}, {track['pix_fmt']}"),
-        ("picture", f"{width}x{height}{turned}, pixels {track['sample_aspect_ratio']}"),
+        ("picture", f"{width}x{height}{turned}, {_pixels(track)}"),
         ("length", f"{format_duration(track['duration_s'])}, {frames} frames"),
         ("frame rate", f"{track['rate']:.6g}/s, {rate}"),
         (

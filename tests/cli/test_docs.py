@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import inspect
 import re
 import shlex
 from collections.abc import Iterator
@@ -12,11 +14,12 @@ import pytest
 import typer
 
 from cli_runner import dstream
+from dstream import Clips, LoaderReport, api
 from dstream_cli.main import app
 from made_video import make_video
 
 ROOT = Path(__file__).parents[2]
-DOCUMENTS = ["README.md", "CONTRIBUTING.md", "docs/cli.md", "docs/recipes.md"]
+DOCUMENTS = ["README.md", "CONTRIBUTING.md", "docs/cli.md", "docs/loader.md", "docs/recipes.md"]
 COMMAND = typer.main.get_command(app)
 
 
@@ -87,6 +90,8 @@ def talks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_blocks_on_the_demo_run(
     block: Block, demo: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    if "from torch" in block.text:
+        pytest.importorskip("torch")
     exec(compile(block.text, block.where, "exec"), {"__name__": "example"})
     assert capsys.readouterr().err == ""
 
@@ -110,6 +115,16 @@ def test_every_python_block_is_used_by_a_test() -> None:
     assert len(PYTHON) >= 4
     known = {"file: chapters.py", "uses: demo", "uses: talks"}
     assert {block.note for block in PYTHON} == known
+
+
+def test_the_page_of_the_loader_has_every_option_and_field() -> None:
+    text = (ROOT / "docs" / "loader.md").read_text()
+    first_cells = " ".join(re.findall(r"^\| ([^|]+) \|", text, re.M))
+    told = set(re.findall(r"`(\w+)`", first_cells))
+    calls = (api.Repo.clips, api.clips, Clips.loader)
+    options = {name for call in calls for name in inspect.signature(call).parameters}
+    fields = {field.name for field in dataclasses.fields(LoaderReport)}
+    assert told == (options - {"self", "reference", "source"}) | fields
 
 
 @pytest.mark.parametrize(("where", "line"), COMMANDS, ids=[f"{w}: {c}" for w, c in COMMANDS])

@@ -88,7 +88,19 @@ def test_an_interrupt_is_quiet(monkeypatch: pytest.MonkeyPatch) -> None:
         (["ingest", "--finish", "k", "--part", "1/2", "--into", "k"], "it takes no --part"),
         (["ingest", "x", "--name", "n", "--part", "5/4", "--into", "k"], "numbered 1/N to N/N"),
         (["ingest", "x", "--name", "n", "--part", "1/4"], "--part I/N and --into KEY go together"),
-        (["ingest", "x", "--name", "n", "--shard-size", "huge"], "not a byte size: 'huge'"),
+        (
+            ["ingest", "x", "--name", "n", "--shard-size", "huge"],
+            "--shard-size: not a byte size: 'huge'",
+        ),
+        (["gc", "--grace", "soon"], "--grace: not a duration: 'soon'"),
+        (["bench", "x", "--frames", "0"], "'--frames': '0' was given, expected 1 or more"),
+        (["bench", "x", "--frames", "a"], "'--frames': 'a' was given, expected a whole number"),
+        (["bench", "x", "--fps", "x"], "'--fps': 'x' was given, expected a number"),
+        (
+            ["bench", "x", "--sampling", "foo"],
+            "'--sampling': 'foo' is not one of 'uniform', 'grid', 'keyframe'",
+        ),
+        (["bench", "x", "--crop", "64"], "--crop 64: write HEIGHTxWIDTH such as 180x320"),
         (["ingest", "x", "--name", "n", "--recipe-arg", "a"], "--recipe-arg takes NAME=VALUE"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
@@ -118,6 +130,30 @@ def test_a_closed_pipe_is_quiet() -> None:
             check=False,
         )
     assert (done.returncode, done.stderr) == (141, "")
+
+
+FULL = Path("/dev/full")
+
+
+@pytest.mark.skipif(not FULL.exists(), reason="needs /dev/full")
+@pytest.mark.parametrize(
+    ("arguments", "both"), [(["recipes"], False), (["--version"], False), (["recipes"], True)]
+)
+def test_a_full_disk_behind_stdout_is_told(arguments: list[str], both: bool) -> None:
+    with FULL.open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "dstream_cli", *arguments],
+            stdout=full,
+            stderr=full if both else subprocess.PIPE,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+    assert done.returncode == 1
+    if not both:
+        assert done.stderr == (
+            "dstream: the result cannot be written to standard output: No space left on device\n"
+        )
 
 
 def test_a_folder_that_is_no_repository_says_how_to_make_one(tmp_path: Path) -> None:

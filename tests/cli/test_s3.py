@@ -48,4 +48,6 @@ def test_messages_hold_no_secret(place: S3Place, monkeypatch: pytest.MonkeyPatch
     assert SECRET_KEY not in ran.err + ran.out
     ran = dstream("ls", "--repo", "s3://no-such-bucket-of-ours/x")
     assert ran.code in (1, 10)
-    assert "no-such-bucket-of-ours" in ran.err
+    assert "there is no bucket 'no-such-bucket-of-ours'" in ran.err
+    assert "None" not in ran.err
+    assert "404" not in ran.err

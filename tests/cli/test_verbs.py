@@ -179,6 +179,33 @@ def test_show_a_raw_file(source: Path) -> None:
     assert dstream("show", source / "gone.mp4").code == 10
 
 
+def test_show_a_folder_says_what_to_do_with_it(source: Path) -> None:
+    for target in (str(source), source.as_uri(), source.as_uri() + "/"):
+        ran = dstream("show", target)
+        assert (ran.code, ran.out) == (2, "")
+        assert "is a folder" in ran.err
+        assert f"`dstream bench {target}`" in ran.err
+        assert "dstream ingest" in ran.err
+
+
+def test_show_tells_the_form_of_pixels(source: Path) -> None:
+    assert "64x96, turned by 90°, square pixels" in " ".join(
+        dstream("show", "clips", "evil\x1b[31m.mp4").out.split()
+    )
+
+
+def test_names_with_ends_of_lines_are_one_line(tmp_path: Path) -> None:
+    name = "two\nlines\r\x85.mp4"
+    make_video(tmp_path / "in" / name, frames=30)
+    dstream("init", tmp_path / "repo")
+    repo = ["--repo", tmp_path / "repo"]
+    assert dstream("ingest", tmp_path / "in", "--name", "odd", "--in-place", *repo).code == 0
+    ran = dstream("show", "odd", name, *repo)
+    assert ran.code == 0
+    assert ran.out.splitlines()[0] == r"two\nlines\r\x85.mp4"
+    assert any(r"two\nlines\r\x85.mp4" in line for line in ran.out.splitlines()[1:])
+
+
 @pytest.mark.parametrize("target", ["nothing", "clips@v9", "clips@prod"])
 def test_show_what_is_not_there(target: str) -> None:
     ran = dstream("show", target)
@@ -211,11 +238,50 @@ def test_bench_a_dataset_and_a_raw_source_in_one_vocabulary(source: Path) -> Non
     assert fits(ran)
     assert "data requests" in ran.out
     assert "sets the pace" in ran.out
+    assert "the loader's own top speed" in " ".join(ran.out.split())
+    assert "wait" not in ran.out  # its consumer does nothing else
     packed = dstream("bench", "clips", *options, "--fps", "10", "--json").document()["report"]
     raw = dstream("bench", source / "a.mp4", *options, "--json").document()["report"]
     assert packed.keys() == raw.keys()
     assert packed["clips"] == raw["clips"] == 6
     assert packed["data_requests_per_clip"] >= 1
+
+
+def test_bench_counts_what_gives_no_clip(source: Path, tmp_path: Path) -> None:
+    options = ["--clips", "12", "--frames", "4", "--batch-size", "2", "--resize", "32x32"]
+    ran = dstream("bench", source, *options)
+    assert ran.code == 3
+    assert fits(ran)
+    assert "Skipped" in ran.out
+    assert "not-media" in ran.out
+    assert "broken.mp4" in ran.out
+    ran = dstream("bench", source, *options, "--json")
+    document = ran.document()
+    assert ran.code == 3
+    assert document["report"]["skips"]["not-media"] >= 1
+    assert [(f["sample_key"], f["reason"]) for f in document["skipped"]] == [
+        ("broken.mp4", "not-media")
+    ]
+    ran = dstream("bench", source, *options, "--on-error", "raise")
+    assert (ran.code, ran.out) == (1, "")
+    assert "broken.mp4" in ran.err
+    # Of a dataset it is an error at once, unless it is asked for.
+    folder, url = tmp_path / "in", tmp_path / "repo"
+    for name in ("a.mp4", "b.mp4"):
+        make_video(folder / name, frames=60)
+    dstream("init", url)
+    dstream("ingest", folder, "--name", "placed", "--in-place", "--repo", url)
+    (folder / "a.mp4").unlink()
+    assert dstream("bench", "placed", *options, "--repo", url).code == 10
+    ran = dstream("bench", "placed", *options, "--repo", url, "--on-error", "skip")
+    assert ran.code == 3
+    assert "not-found" in ran.out
+
+
+def test_bench_crops_to_one_size(source: Path) -> None:
+    options = ["--clips", "4", "--frames", "4", "--batch-size", "4", "--resize", "64"]
+    assert dstream("bench", "clips", *options).code == 2  # one number keeps the aspect
+    assert dstream("bench", "clips", *options, "--crop", "48x48").code == 0
 
 
 def test_bench_needs_one_size_and_names_the_option(source: Path) -> None:

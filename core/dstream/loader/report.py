@@ -30,7 +30,9 @@ class LoaderReport:
     wait_share: float
     """``wait_seconds / wall_seconds``: 0 the loader keeps up, 1 the consumer only waits."""
     bottleneck: str
-    """One sentence: which stage sets the pace."""
+    """One sentence: which stage sets the pace, or that the consumer does."""
+    slowest_stage: str
+    """One sentence: which of the loader's own stages is the busiest, whatever the consumer does."""
 
     frames_delivered: int
     """Frames in decoded clips, those in batches not yet taken included."""
@@ -165,6 +167,7 @@ def make_report(counts: Snapshot, since_open: Snapshot, facts: RunFacts) -> Load
         wait_seconds=wait_s,
         wait_share=wait_share,
         bottleneck=_bottleneck(wait_share, shares, facts, bool(sums.get("clips.delivered"))),
+        slowest_stage=f"{_slowest_stage(shares, facts)}.",
         frames_delivered=whole("frames.delivered"),
         frames_decoded=whole("frames.decoded"),
         frames_skipped=whole("frames.skipped"),
@@ -218,14 +221,18 @@ def _bottleneck(
         return "Nothing was delivered yet."
     if wait_share < _KEEPS_UP:
         return f"The consumer sets the pace: it waited for the loader {wait_share:.0%} of the time."
-    waited = f"the consumer waited {wait_share:.0%} of the time"
+    stage = _slowest_stage(shares, facts)
+    return f"{stage}; the consumer waited {wait_share:.0%} of the time."
+
+
+def _slowest_stage(shares: Mapping[str, float], facts: RunFacts) -> str:
     fetch, decode = shares["fetch"], shares["decode"]
     if decode >= fetch:
         return (
             f"Decoding sets the pace: its {facts.workers} threads were busy {decode:.0%} of the "
-            f"time, fetching {fetch:.0%}; {waited}."
+            f"time, fetching {fetch:.0%}"
         )
     return (
         f"Fetching sets the pace: its {facts.fetchers} threads were busy {fetch:.0%} of the time, "
-        f"decoding {decode:.0%}; {waited}."
+        f"decoding {decode:.0%}"
     )

@@ -239,7 +239,7 @@ class LocalStore:
 
     def _require_file(self, key: str, status: os.stat_result) -> None:
         if not stat.S_ISREG(status.st_mode):
-            raise NotFoundError(f"{self._root}/{key} is not a regular file", key=key)
+            raise NotFoundError(f"{self._root / key} is not a regular file", key=key)
 
     def _info(self, key: str, status: os.stat_result) -> ObjectInfo:
         return ObjectInfo(

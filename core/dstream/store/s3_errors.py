@@ -108,7 +108,7 @@ def answer_of(error: ClientError) -> Answer:
     return Answer(
         int(meta.get("HTTPStatusCode", 0)),
         str(detail.get("Code", "")),
-        str(detail.get("Message", "")),
+        str(detail.get("Message") or ""),
         {str(k).lower(): str(v) for k, v in meta.get("HTTPHeaders", {}).items()},
     )
 
@@ -154,8 +154,14 @@ def error_for(answer: Answer, target: Target) -> DstreamError:
             f"{target.url} is no longer the object that was indexed ({said})", **facts
         )
     if code in _MISSING or answer.status == 404:
-        missing = "bucket" if code == "NoSuchBucket" else "object"
-        return NotFoundError(f"{target.url}: there is no such {missing} ({said})", **facts)
+        if code == "NoSuchBucket":
+            return NotFoundError(
+                f"{target.url}: there is no bucket {target.bucket!r} at this server; mind "
+                "spelling, region and endpoint",
+                **facts,
+            )
+        missing = {"NoSuchVersion": "version", "NoSuchUpload": "upload"}.get(code, "object")
+        return NotFoundError(f"{target.url}: there is no such {missing}", **facts)
     if code in _THROTTLED or answer.status in (429, 503):
         facts["retry_after_s"] = retry_after_s(answer.headers)
         return ThrottledError(f"{target.url}: the store asks to slow down ({said})", **facts)
