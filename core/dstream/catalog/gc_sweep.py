@@ -40,12 +40,16 @@ class Sweeper:
         self._contents = contents
         self._meter = meter
         self._report = report
+        self._told: set[str] = set()
+        """Of a dry run: what would be gone by now, so that it is not told twice."""
 
     def delete(self, items: Iterable[Item]) -> set[str]:
         """Delete objects by name; returns the names of those that could not be."""
         failed: dict[str, str] = {}
         batch: list[Item] = []
         for item in items:
+            if item.name in self._told:
+                continue
             batch.append(item)
             if len(batch) == _BATCH:
                 failed |= self._delete_batch(batch)
@@ -56,7 +60,9 @@ class Sweeper:
 
     def _delete_batch(self, batch: list[Item]) -> dict[str, str]:
         failed: dict[str, str] = {}
-        if not self._report.dry_run:
+        if self._report.dry_run:
+            self._told.update(item.name for item in batch)
+        else:
             keys: list[tuple[str, str | None]] = [(item.name, None) for item in batch]
             try:
                 failed = self._store.delete_many(keys, purpose=Purpose.OTHER)
