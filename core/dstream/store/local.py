@@ -29,6 +29,8 @@ from dstream.store.ranges import check_prefix, check_range, stop_within
 # Non-blocking, so that a named pipe among the files cannot hang a reader.
 _READ_FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
 _COPY_BYTES = 1024 * 1024
+_FOLDER_ATTEMPTS = 1000
+"""How often a folder is made that others remove: each time they had deleted all that was in it."""
 _CREATE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 
 
@@ -111,8 +113,7 @@ class LocalStore:
         path = self._path(key)
         with translated("write", key, self._root, writing=True):
             with self._written(path, lambda out: _write_all(out, data)) as (temporary, status):
-                os.replace(temporary, path)
-                _sync_folder(path.parent)
+                _replace(temporary, path)
         return self._info(key, status)
 
     def put_if_absent(self, key: str, data: bytes, *, purpose: Purpose = Purpose.LOG) -> ObjectInfo:
@@ -145,8 +146,7 @@ class LocalStore:
 
             with translated("write", key, self._root, writing=True):
                 with self._written(target, copy) as (temporary, status):
-                    os.replace(temporary, target)
-                    _sync_folder(target.parent)
+                    _replace(temporary, target)
         return self._info(key, status)
 
     def list(
@@ -177,7 +177,7 @@ class LocalStore:
     def delete_many(
         self, keys: Iterable[tuple[str, str | None]], *, purpose: Purpose = Purpose.OTHER
     ) -> dict[str, str]:
-        """Delete files; missing ones are no error. Emptied folders stay."""
+        """Delete files; missing ones are no error. Folders that this empties go as well."""
         failed: dict[str, str] = {}
         for key, _ in keys:
             path = self._path(key)
@@ -187,6 +187,8 @@ class LocalStore:
                 continue
             except OSError as error:
                 failed[key] = str(translate(error, "delete", key, self._root, writing=True))
+            else:
+                self._prune(path.parent)
         return failed
 
     def list_uploads(self, prefix: str = "") -> Iterator[Upload]:
@@ -207,6 +209,7 @@ class LocalStore:
         with translated("delete", upload.upload_id, self._root, writing=True):
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(self._root / upload.upload_id)
+                self._prune((self._root / upload.upload_id).parent)
 
     def close(self) -> None:
         """Nothing to do: no file stays open between calls."""
@@ -255,9 +258,8 @@ class LocalStore:
         self, path: Path, fill: Callable[[int], None]
     ) -> Iterator[tuple[Path, os.stat_result]]:
         """A filled and durable temporary file beside ``path``; gone when the block ends."""
-        _make_folders(path.parent)
         temporary = path.parent / f"{TEMP_PREFIX}{secrets.token_hex(12)}"
-        descriptor = os.open(temporary, _CREATE_FLAGS, 0o666)
+        descriptor = _create(temporary)
         try:
             try:
                 fill(descriptor)
@@ -269,6 +271,19 @@ class LocalStore:
         finally:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(temporary)
+
+    def _prune(self, folder: Path) -> None:
+        """Remove a folder and those above it, up to the root, as far as they are empty.
+
+        ``rmdir`` never removes a folder that holds anything, so a writer that came first keeps
+        it, and one that comes later makes it again.
+        """
+        while folder != self._root and self._root in folder.parents:
+            try:
+                os.rmdir(folder)
+            except OSError:
+                return
+            folder = folder.parent
 
     def _link(self, key: str, temporary: Path, path: Path) -> None:
         try:
@@ -331,6 +346,29 @@ def _write_all(descriptor: int, data: bytes) -> None:
         view = view[os.write(descriptor, view) :]
 
 
+def _create(path: Path) -> int:
+    """A new file, open for writing, and the folders that it needs.
+
+    Who deletes the last object of a folder removes the folder too, perhaps just before the file
+    is there. Once it is there the folder stays.
+    """
+    for _ in range(_FOLDER_ATTEMPTS):
+        try:
+            _make_folders(path.parent)
+            return os.open(path, _CREATE_FLAGS, 0o666)
+        except FileNotFoundError as error:
+            vanished = error
+    raise vanished
+
+
+def _replace(temporary: Path, path: Path) -> None:
+    """Give a file its name for good."""
+    os.replace(temporary, path)
+    # Without a folder to sync the file was deleted again since, by somebody else.
+    with contextlib.suppress(FileNotFoundError):
+        _sync_folder(path.parent)
+
+
 def _make_folders(folder: Path) -> None:
     """Make a folder and those above it, each durable in the folder that holds it."""
     if folder.is_dir():
@@ -338,7 +376,9 @@ def _make_folders(folder: Path) -> None:
     _make_folders(folder.parent)
     with contextlib.suppress(FileExistsError):
         folder.mkdir()
-    if not folder.is_dir():
+    if folder.is_symlink() and not folder.exists():  # it leads nowhere, and did not vanish
+        raise NotADirectoryError(20, os.strerror(20), str(folder))
+    if not stat.S_ISDIR(os.stat(folder).st_mode):
         raise NotADirectoryError(20, os.strerror(20), str(folder))
     _sync_folder(folder.parent)
 

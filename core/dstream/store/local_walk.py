@@ -84,6 +84,8 @@ class _Walker:
                 return
             entries = self._entries(key, path)
         except OSError as error:
+            if key and isinstance(error, FileNotFoundError) and not path.is_symlink():
+                return  # it was emptied and removed since the folder above was read
             if not key or key == self._prefix.decode().rpartition("/")[0] + "/":
                 raise
             self._skip(key, _fault(error))
