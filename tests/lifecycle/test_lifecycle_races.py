@@ -1,0 +1,103 @@
+"""Processes publish and promote one name while collection runs in a loop and a reader reads.
+
+``DSTREAM_RACE_COUNT`` sets how often each of eight publishes (10); the full proof is 50.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from contextlib import closing
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+
+import pytest
+
+from catalog_audit import audit
+from dstream.catalog import Catalog
+from dstream.store.opening import open_store
+from lifecycle_workers import collect_always, publish_and_promote, read_always
+from s3_services import S3Place
+
+SPAWN = multiprocessing.get_context("spawn")
+COUNT = int(os.environ.get("DSTREAM_RACE_COUNT", "10"))
+
+
+def race(url: str, workers: int, count: int) -> None:
+    with closing(open_store(url)) as store:
+        Catalog.create(store)
+        stop = SPAWN.Event()
+        ends: list[Connection] = []
+        processes = []
+        for worker in range(workers):
+            receiver, sender = SPAWN.Pipe(duplex=False)
+            processes.append(
+                SPAWN.Process(target=publish_and_promote, args=(url, worker, count, sender))
+            )
+            processes[-1].start()
+            sender.close()
+            ends.append(receiver)
+        watchers = []
+        for work in (collect_always, read_always):
+            receiver, sender = SPAWN.Pipe(duplex=False)
+            processes.append(SPAWN.Process(target=work, args=(url, stop, sender)))
+            processes[-1].start()
+            sender.close()
+            watchers.append(receiver)
+        said = gather(ends)
+        stop.set()
+        collected, read = (end.recv() for end in watchers)
+        for end in watchers:
+            end.close()
+        for process in processes:
+            process.join()
+            assert process.exitcode == 0
+            process.close()
+        assert collected[0] == "ok"
+        assert read[0] == "ok"
+        assert collected[1] >= 1
+        assert read[1] >= 1
+        check(store, said, workers * count)
+        told = {kind: sum(s[0] == kind for s in said) for kind in {s[0] for s in said}}
+        print(
+            f"{url}: {told}, {collected[1]} collections swept {collected[2]}, {read[1]} reads: "
+            "0 violations"
+        )
+
+
+def gather(ends: list[Connection]) -> list[tuple[str, int, int, object]]:
+    said = []
+    left = list(ends)
+    while left:
+        for ready in wait(left):
+            end = next(end for end in left if end is ready)
+            try:
+                said.append(end.recv())
+            except EOFError:
+                left.remove(end)
+                end.close()
+    return said
+
+
+def check(store: object, said: list[tuple[str, int, int, object]], published: int) -> None:
+    report = audit(store)  # type: ignore[arg-type]
+    operations = [op for root in report.roots for op in root["ops"]]
+    in_log = sorted(op["version"] for op in operations if op["op"] == "publish")
+    acknowledged = sorted(int(str(s[3])) for s in said if s[0] == "published")
+    assert in_log == acknowledged, "each acknowledged publish is there once, each failed one never"
+    moves = sorted(op["version"] for op in operations if op["op"] == "move_alias")
+    assert moves == sorted(int(str(s[3])) for s in said if s[0] == "promoted")
+    assert len(acknowledged) + sum(s[0] == "refused" for s in said) == published
+    catalog = Catalog.open(store)  # type: ignore[arg-type]
+    assert catalog.verify(deep=True).is_whole
+
+
+def test_eight_processes_on_a_folder(tmp_path: Path) -> None:
+    race(str(tmp_path / "repo"), workers=8, count=COUNT)
+
+
+@pytest.mark.rgw
+def test_four_processes_on_ceph(rgw_bucket: S3Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in rgw_bucket.environment.items():
+        monkeypatch.setenv(name, value)
+    race(f"{rgw_bucket.url}/repo", workers=4, count=max(5, COUNT // 2))

@@ -1,0 +1,77 @@
+"""What the processes of the lifecycle's race tests run; importable, so that they can be spawned."""
+
+from __future__ import annotations
+
+import os
+from multiprocessing.connection import Connection
+from multiprocessing.synchronize import Event
+
+from dstream.catalog import Catalog, CommitSettings, GcSettings
+from dstream.errors import ConflictError, NotFoundError
+from dstream.store.opening import open_store
+from lifecycle_made import publish_files, read_files
+
+COLLECT = GcSettings(keep_last=3, grace_s=15, session_grace_s=15)
+
+
+def publish_and_promote(url: str, worker: int, count: int, acks: Connection) -> None:
+    """Publish two files that say the same, then promote; each acknowledgement is sent."""
+    store = open_store(url)
+    catalog = Catalog.open(store, settings=CommitSettings(author=f"worker-{worker}"))
+    for number in range(count):
+        text = f"worker {worker}, number {number}"
+        try:
+            entry = publish_files(catalog, "run", {"one": text, "two": text})
+        except ConflictError as refused:
+            acks.send(("refused", worker, number, str(refused.facts.get("reason"))))
+            continue
+        acks.send(("published", worker, number, entry.version))
+        try:
+            catalog.promote(entry.label, "prod")
+        except (ConflictError, NotFoundError) as refused:
+            acks.send(("not-promoted", worker, number, str(refused.facts.get("reason"))))
+        else:
+            acks.send(("promoted", worker, number, entry.version))
+    store.close()
+    acks.close()
+
+
+def collect_always(url: str, stop: Event, said: Connection) -> None:
+    """Collect again and again; sends (runs, generations swept)."""
+    store = open_store(url)
+    runs = swept = 0
+    try:
+        while not stop.is_set():
+            report = Catalog.open(store).gc(COLLECT)
+            runs, swept = runs + 1, swept + len(report.swept)
+        said.send(("ok", runs, swept))
+    except BaseException as error:
+        said.send((f"{type(error).__name__}: {error}", runs, swept))
+        raise
+    finally:
+        store.close()
+        said.close()
+
+
+def read_always(url: str, stop: Event, said: Connection) -> None:
+    """Open ``latest`` and ``prod`` again and again; sends (reads, fault or "ok")."""
+    store = open_store(url)
+    reads, fault = 0, "ok"
+    while not stop.is_set() and fault == "ok":
+        for alias in ("latest", "prod"):
+            catalog = Catalog.open(store)
+            if alias not in catalog.aliases("run"):
+                continue
+            try:
+                entry = catalog.resolve(f"run@{alias}")
+                texts = read_files(catalog, entry)
+            except (NotFoundError, AssertionError) as error:
+                fault = f"{alias}: {type(error).__name__}: {error}"
+                break
+            if len(set(texts.values())) != 1 or set(texts) != {"one", "two"}:
+                fault = f"{alias}: mixed {texts}"
+                break
+            reads += 1
+    said.send((fault, reads, os.getpid()))
+    store.close()
+    said.close()
