@@ -161,7 +161,8 @@ def start_relay(endpoint: str, rtt_ms: float) -> tuple[subprocess.Popen[str], st
         str(rtt_ms),
     ]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
+    if process.stdout is None:
+        raise SystemExit("the relay has no output")
     return process, f"http://127.0.0.1:{process.stdout.readline().strip()}"
 
 
@@ -208,11 +209,14 @@ def compare(entries: dict[str, Entry], keys: Sequence[str], frames: int, rounds:
             before, start_s = entry.meter.snapshot(), time.perf_counter()
             entry.run(places)
             elapsed_s = time.perf_counter() - start_s
-            used = entry.meter.snapshot().minus(before).total(verb="get", purpose=Purpose.DATA)
+            counted = entry.meter.snapshot().minus(before)
+            used = counted.total(verb="get", purpose=Purpose.DATA)
+            # The loader reads ahead of its last delivered clip; those bytes are not that clip's.
+            fetched = counted.sums.get("clips.fetched", count)
             if turn >= 0:
                 rows[name].rates.append(count / elapsed_s)
-                rows[name].requests.append(used.count / count)
-                rows[name].megabytes.append(used.bytes_received / count / 1e6)
+                rows[name].requests.append(used.count / fetched)
+                rows[name].megabytes.append(used.bytes_received / fetched / 1e6)
                 print(
                     f"  round {turn}: {name}: {rows[name].rates[-1]:.2f} clips/s", file=sys.stderr
                 )
