@@ -1,5 +1,10 @@
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +14,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dstream.errors import CorruptDataError, FormatVersionError, InvalidInputError
+from dstream.errors import (
+    CorruptDataError,
+    FormatVersionError,
+    InvalidInputError,
+    StorageError,
+)
 from dstream.format import schema, tables
 from dstream.format.schema import SCHEMAS, Column, Table
 
@@ -176,3 +186,50 @@ def test_columns_of_a_later_version_are_kept(monkeypatch: pytest.MonkeyPatch) ->
     data = tables.write_table("quarantine", row)
     monkeypatch.undo()
     assert tables.read_table(data)["when"].tolist() == [1.0]
+
+
+KILLED = """
+import os, signal
+from dstream.format import tables
+
+with tables._connection() as (connection, path):
+    connection.execute(f"COPY (SELECT 1) TO '{path}' (FORMAT parquet, USE_TMP_FILE false)")
+    assert path.read_bytes()[:4] == b"PAR1"
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs /proc")
+def test_a_killed_process_leaves_no_temporary_file(tmp_path: Path) -> None:
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-c", KILLED], env=environment, check=False, timeout=60, text=True,
+        stderr=subprocess.PIPE,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (-signal.SIGKILL, "")
+    assert os.listdir(tmp_path) == []
+
+
+QUARANTINE_ROWS: dict[str, list[Any]] = {
+    "name": ["a"], "source_uri": ["s"], "size_bytes": [1], "etag": ["e"], "reason": ["empty"],
+    "detail": ["d"],
+}  # fmt: skip
+
+
+def test_tables_without_proc_take_a_named_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = tables.write_table("quarantine", QUARANTINE_ROWS)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(Path, "exists", lambda _: False)
+    assert tables.write_table("quarantine", QUARANTINE_ROWS) == expected
+    assert tables.read_table(expected)["name"].tolist() == ["a"]
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_disk_that_takes_no_temporary_file_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
+    with pytest.raises(StorageError, match="TMPDIR"):
+        tables.write_table("quarantine", QUARANTINE_ROWS)

@@ -2,8 +2,8 @@
 
 Columns are numpy arrays. Text is an object array of str (None for NULL), a list column an
 object array of numpy arrays, and a numeric column that holds NULLs a masked array. DuckDB runs
-in a locked connection that may touch one temporary file and nothing else. Not for forked
-workers: DuckDB does not survive a fork.
+in a locked connection that may touch one temporary file and nothing else, a file without a name:
+it cannot outlive this process. Not for forked workers: DuckDB does not survive a fork.
 """
 
 from __future__ import annotations
@@ -67,7 +67,8 @@ def write_table(kind: Table | str, columns: Mapping[str, Sequence[Any] | NDArray
         with _translated(f"write the {kind} table", InvalidInputError):
             connection.execute(
                 f"COPY (SELECT {select} FROM {source}) TO {_text(path)} (FORMAT parquet, "
-                f"COMPRESSION zstd, ROW_GROUP_SIZE {ROW_GROUP_ROWS}, KV_METADATA {{"
+                f"COMPRESSION zstd, ROW_GROUP_SIZE {ROW_GROUP_ROWS}, USE_TMP_FILE false, "
+                "KV_METADATA {"
                 f"'dstream.table': '{kind}', 'dstream.version': '{schema.VERSION}', "
                 f"'dstream.min_reader': '{schema.MIN_READER}'}})"
             )
@@ -280,10 +281,21 @@ def _storable_text(name: str, value: object) -> str:
 
 
 @contextmanager
-def _connection() -> Iterator[tuple[duckdb.DuckDBPyConnection, Path]]:
-    """A locked DuckDB that may touch one file in a folder of its own, gone afterwards."""
+def _temporary_file() -> Iterator[Path]:
+    """A file for one table. It has no name where the system lets an open file be opened again."""
+    with tempfile.TemporaryFile(buffering=0) as nameless:
+        path = Path(f"/proc/self/fd/{nameless.fileno()}")
+        if path.exists():
+            yield path
+            return
     with tempfile.TemporaryDirectory(prefix="dstream-table-") as folder:
-        path = Path(folder) / "table.parquet"
+        yield Path(folder) / "table.parquet"
+
+
+@contextmanager
+def _connection() -> Iterator[tuple[duckdb.DuckDBPyConnection, Path]]:
+    """A locked DuckDB that may touch one temporary file, gone afterwards."""
+    with _disk_trouble(), _temporary_file() as path:
         connection = duckdb.connect(
             ":memory:",
             config={
@@ -301,14 +313,20 @@ def _connection() -> Iterator[tuple[duckdb.DuckDBPyConnection, Path]]:
             connection.execute("SET enable_external_access = false")
             connection.execute("SET lock_configuration = true")
             yield connection, path
-        except OSError as error:
-            raise StorageError(
-                f"temporary folder {folder}: {error.strerror or error}; free space there or set "
-                "TMPDIR",
-                path=folder,
-            ) from error
         finally:
             connection.close()
+
+
+@contextmanager
+def _disk_trouble() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise StorageError(
+            f"a temporary file failed ({error.strerror or error}); free space in the folder of "
+            "temporary files, or choose another by TMPDIR",
+            errno=error.errno,
+        ) from error
 
 
 @contextmanager
@@ -321,7 +339,9 @@ def _translated(
     except (duckdb.IOException, duckdb.OutOfMemoryException) as error:
         if error_class is CorruptDataError and "parquet" in str(error).lower():
             raise CorruptDataError(f"cannot {action}: {error}") from error
-        raise StorageError(f"cannot {action}: {error}") from error
+        raise StorageError(
+            f"cannot {action}: {error}; it needs a temporary file, and TMPDIR says where"
+        ) from error
     except duckdb.Error as error:
         raise error_class(f"cannot {action}: {error}") from error
 
