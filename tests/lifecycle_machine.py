@@ -187,6 +187,12 @@ class LifecycleMachine(RuleBasedStateMachine):
         self.publish_staged(self.steady, staged)
         self.published(staged)
 
+    @rule(client=clients, name=names, lost=st.sampled_from(NEVER_ENDING))
+    def publish_unheard(self, client: int, name: str, lost: list[Fault]) -> None:
+        """The store stops answering for good, just as the commit is sent."""
+        self.stage(name, shares=False)
+        self.publish(client, len(self.staged) - 1, list(lost))
+
     def publish_staged(self, catalog: Catalog, staged: Staged) -> Generation:
         options = PublishOptions(parent=staged.parent)
         return catalog.publish(staged.session, staged.name, "checkpoint", staged.manifest, options)
@@ -241,6 +247,19 @@ class LifecycleMachine(RuleBasedStateMachine):
             return
         if done:
             self.model.live.discard((name, version))
+
+    @precondition(lambda self: self.model.live)
+    @rule(which=st.integers(0, 9), when=st.sampled_from(("before", "during", "after")))
+    def change_of_mind(self, which: int, when: str) -> None:
+        """Retire something, and promote it after all: before, during or after a collection."""
+        name, version = sorted(self.model.live)[which % len(self.model.live)]
+        self.retire(0, which, [])
+        if when == "during":
+            self.collect(0, None, 0.0, [], "promote", 1e9, 0.0)
+            return
+        if when == "after":
+            self.collect(0, None, 1e9, [], None, 1e9, 0.0)
+        self.promote(1, name, version, [])
 
     # --- pins --------------------------------------------------------------------------------
 
@@ -305,6 +324,20 @@ class LifecycleMachine(RuleBasedStateMachine):
         rival = None if during is None else rivals[during]
         self.act(client, trouble, lambda c: c.gc(settings), rival)
         self.compare_after_collection(keep_last)
+
+    @rule(name=names)
+    def slow_publisher(self, name: str) -> None:
+        """Shares objects of a generation that is given up before the commit."""
+        self.stage(name, shares=True)
+        slow = self.staged.pop()
+        self.publish_now(name)
+        self.collect(0, 1, 0.0, [], None, 1e9, 0.0)
+        try:
+            self.publish_staged(self.steady, slow)
+        except ConflictError as error:
+            require(error.facts.get("reason") == "parent", repr(error))
+            return
+        self.published(slow)
 
     def expire_pins(self) -> None:
         """Pins whose time is over by the server's clock need not be kept any more."""
