@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 import dstream
-from dstream.loader.failures import FailureLog
+from dstream.loader.failures import ClipTooShortError, FailureLog
 from dstream.measure import Meter
 from dstream.store.base import Store
 from dstream.store.opening import open_store
@@ -96,6 +96,17 @@ def test_failures_that_may_pass_count_each_time() -> None:
     assert not log.is_given_up(0, "a", 0)
     with pytest.raises(dstream.DstreamError, match="max_failures=2"):
         log.record(dstream.ShortReadError("cut off"), "a", 0, 0, for_good=False)
+
+
+def test_what_is_too_short_is_told_once_and_does_not_count() -> None:
+    log = FailureLog("raise", 0, Meter())
+    for _ in range(5):
+        log.record(ClipTooShortError("short"), "a", 0, 0, for_good=False)
+    assert [failure.reason for failure in log.failures] == ["too-short"]
+    log = FailureLog("skip", 0, Meter())
+    log.record(ClipTooShortError("short"), "a", 0, 0, for_good=False)
+    with pytest.raises(dstream.DstreamError, match="max_failures=0"):
+        log.record(dstream.NotFoundError("gone"), "a", 0, 0, for_good=True)
 
 
 def test_files_that_are_remembered_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

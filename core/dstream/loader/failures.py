@@ -86,7 +86,7 @@ def is_for_good(error: BaseException, *, placed: bool, file: str | None = None) 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """The first skipped clip of a file, or any whose failure may pass."""
+    """The first skipped clip of a file."""
 
     sample_key: str
     reason: str
@@ -116,6 +116,7 @@ class FailureLog:
         self._lock = threading.Lock()
         self._failures: list[Failure] = []
         self._count = 0
+        self._noted: set[tuple[Hashable, bool]] = set()
         self._files: OrderedDict[Hashable, str | None] = OrderedDict()
         renew_after_fork(self)
 
@@ -175,11 +176,12 @@ class FailureLog:
             raise _too_many_in_a_row(attempt, sample_key, reason, str(error)) from error
         self._meter.event("skip", reason)
         with self._lock:
-            is_new = isinstance(error, ShortReadError) or file not in self._files
             if reason != "too-short":
+                self._count += isinstance(error, ShortReadError) or file not in self._files
                 self._remember(file, reason if for_good else None)
-                self._count += is_new
-            if is_new and len(self._failures) < _KEPT:
+            note = file, reason == "too-short"
+            if note not in self._noted and len(self._failures) < _KEPT:
+                self._noted.add(note)
                 self._failures.append(Failure(sample_key, reason, str(error)))
             too_many = self._count > self._max_failures
         if too_many:
