@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from importlib import metadata
 
 from dstream.catalog.catalog import Catalog
+from dstream.catalog.publishing import PublishOptions
 from dstream.catalog.sessions import Session
 from dstream.errors import ConflictError, NotFoundError, StorageError
 from dstream.format.manifest import (
@@ -304,6 +305,8 @@ def commit(
         ConflictError: see :class:`Append`.
         OutcomeUnknownError: run again: the journal is kept.
     """
+    # What is taken over is kept alive by the base alone until this commit names it too.
+    parent = None if carried is None or base is None else base.generation.version
     for _ in range(_GONE_TRIES):
         # A rival with the same inputs may have published our units, and cleared the journal.
         now = find_base(catalog, plan.name)
@@ -315,7 +318,7 @@ def commit(
         except JournalGoneError:
             base = None
             continue
-        return _publish(catalog, session, plan, builder, built, now)
+        return _publish(catalog, session, plan, builder, built, now, parent)
     raise JournalGoneError(
         f"finished files are no longer in the journal of session {session.key!r}, and "
         f"{plan.name!r} does not hold them; another ingest cleared it: run again",
@@ -330,6 +333,7 @@ def _publish(
     builder: Builder,
     built: Built,
     now: Base | None,
+    parent: int | None,
 ) -> Outcome:
     manifest = built.manifest
     if not manifest.parts or not (manifest.totals.files or (now and _has_news(built))):
@@ -343,6 +347,7 @@ def _publish(
         reconcile=append,
         message=plan.message,
         idempotency_key=_idempotency_key(session, manifest),
+        options=PublishOptions(parent=parent),
     )
     # A rival with the same inputs has the same session: what we added tells us apart.
     published = generation.session == session.session_id and bool(append.built.manifest.parts)
