@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
-from dstream.checkpoint.pool import run_all
+from dstream.checkpoint.pool import run_groups
 from dstream.checkpoint.progress import Tally
 from dstream.checkpoint.tree import Tree, told, write_all
 from dstream.errors import CorruptDataError
@@ -22,7 +22,7 @@ PIECE_BYTES = 8 << 20
 
 _AHEAD = 6
 """Pieces of one file that are on their way or wait to be written."""
-_LARGE_AT_ONCE = 2
+_LARGE_AT_ONCE = 3
 _READ_BYTES = 1 << 20
 
 
@@ -50,12 +50,15 @@ class Downloader:
         small = [file for file in files if file.object.size_bytes <= PIECE_BYTES]
         with ThreadPoolExecutor(self._threads, thread_name_prefix="fetch-piece") as pieces:
             try:
-                run_all(large, lambda file: self._file(file, pieces), _LARGE_AT_ONCE, "fetch")
+                run_groups(
+                    [(large, min(_LARGE_AT_ONCE, self._threads)), (small, self._threads)],
+                    lambda file: self._file(file, pieces),
+                    "fetch",
+                )
             finally:
                 pieces.shutdown(wait=True, cancel_futures=True)
-        run_all(small, lambda file: self._file(file, None), self._threads, "fetch")
 
-    def _file(self, file: CheckpointFile, pieces: ThreadPoolExecutor | None) -> None:
+    def _file(self, file: CheckpointFile, pieces: ThreadPoolExecutor) -> None:
         if self._is_there(file):
             self._tally.add(files=1, size_bytes=file.object.size_bytes, kept=1)
             return
@@ -74,7 +77,7 @@ class Downloader:
             )
         self._tally.add(files=1, size_bytes=file.object.size_bytes)
 
-    def _write(self, file: CheckpointFile, pieces: ThreadPoolExecutor | None) -> str:
+    def _write(self, file: CheckpointFile, pieces: ThreadPoolExecutor) -> str:
         digest = hashlib.sha256()
         descriptor = self._into.create(file.path, file.mode)
         try:
@@ -89,10 +92,10 @@ class Downloader:
             os.close(descriptor)
         return digest.hexdigest()
 
-    def _pieces(self, ref: ObjectRef, pool: ThreadPoolExecutor | None) -> Iterator[bytes]:
+    def _pieces(self, ref: ObjectRef, pool: ThreadPoolExecutor) -> Iterator[bytes]:
         """The object's bytes in order, a few pieces ahead of whoever takes them."""
         starts = range(0, ref.size_bytes, PIECE_BYTES)
-        if pool is None:
+        if len(starts) <= 1:
             yield from (self._piece(ref, start) for start in starts)
             return
         ahead: deque[Future[bytes]] = deque()

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import BinaryIO, cast
 
 from dstream.catalog import Session
-from dstream.checkpoint.pool import run_all
+from dstream.checkpoint.pool import run_groups
 from dstream.checkpoint.progress import Tally
 from dstream.checkpoint.scan import Fingerprint, LocalFile
 from dstream.clock import Clock
@@ -34,7 +34,7 @@ SMALL_BYTES = 8 << 20
 """Files up to this size are read into memory and sent by one request."""
 
 _READ_BYTES = 4 << 20
-_LARGE_AT_ONCE = 2
+_LARGE_AT_ONCE = 3
 _SETTLE_S = 0.05
 """File times advance in steps; a file this young could change again without showing it."""
 
@@ -87,15 +87,18 @@ class Stager:
         done: dict[str, Staged] = {}
         with ThreadPoolExecutor(_LARGE_AT_ONCE, thread_name_prefix="hash") as hashing:
 
-            def one(file: LocalFile) -> Staged:
+            def one(file: LocalFile) -> None:
                 candidates = objects.get(file.size_bytes, {})
                 if file.size_bytes <= SMALL_BYTES:
-                    return self._small(file, candidates)
-                return self._large(file, candidates, hashing)
+                    done[file.path] = self._small(file, candidates)
+                else:
+                    done[file.path] = self._large(file, candidates, hashing)
 
-            for group, threads in ((large, _LARGE_AT_ONCE), (small, self._threads)):
-                staged = run_all(group, one, min(threads, self._threads), "publish")
-                done.update((file.path, item) for file, item in zip(group, staged, strict=True))
+            run_groups(
+                [(large, min(_LARGE_AT_ONCE, self._threads)), (small, self._threads)],
+                one,
+                "publish",
+            )
         return [done[file.path] for file in files]
 
     def _small(self, file: LocalFile, known: dict[str, ObjectRef]) -> Staged:
