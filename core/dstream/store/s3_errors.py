@@ -127,7 +127,8 @@ def parse_answer(status: int, headers: Mapping[str, str], body: bytes) -> Answer
 def error_for(answer: Answer, target: Target) -> DstreamError:
     """The library's error for a server's refusal. Pure."""
     code = answer.code or str(answer.status)
-    said = f"{answer.status} {code}" + (f": {answer.message}" if answer.message else "")
+    said = str(answer.status) if code == str(answer.status) else f"{answer.status} {code}"
+    said += f": {answer.message}" if answer.message else ""
     facts: dict[str, object] = {
         "operation": target.operation,
         "key": target.name or target.key,
