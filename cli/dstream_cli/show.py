@@ -93,7 +93,9 @@ def _raw_file(call: Common, target: str) -> None:
 
     if "://" not in target and Path(target).expanduser().is_dir():
         raise _is_folder(target)
-    folder, _, name = target.rstrip("/").rpartition("/") if "://" in target else _split(target)
+    folder, name = _split(target)
+    if not name:
+        raise _is_folder(target)
     store = call.open_store(folder)
     try:
         info = store.head(name)
@@ -115,6 +117,17 @@ def _is_folder(target: str) -> InvalidInputError:
     )
 
 
-def _split(path: str) -> tuple[str, str, str]:
-    whole = Path(path).expanduser()
-    return str(whole.parent), "/", whole.name
+def _split(target: str) -> tuple[str, str]:
+    """Folder and name of a path or URL; no name where it is a bucket or a root.
+
+    >>> _split("s3://raw/videos/a.mp4"), _split("s3://raw"), _split("file:///a.mp4")
+    (('s3://raw/videos', 'a.mp4'), ('s3://raw', ''), ('file:///', 'a.mp4'))
+    """
+    scheme, has_scheme, rest = target.partition("://")
+    if not has_scheme:
+        whole = Path(target).expanduser()
+        return str(whole.parent), whole.name
+    folder, _, name = rest.rstrip("/").rpartition("/")
+    if scheme == "file":
+        return f"file://{folder or '/'}", name
+    return (f"{scheme}://{folder}", name) if folder else (target, "")

@@ -67,6 +67,12 @@ def test_ingest_reports_what_it_added_and_what_it_left_out(source: Path) -> None
     assert document["unchanged_files"] >= 3
 
 
+def test_ingest_leaves_no_empty_folder(repo: str) -> None:
+    assert [
+        path for path in Path(repo).rglob("*") if path.is_dir() and not any(path.iterdir())
+    ] == []
+
+
 def test_ingest_json_names_the_quarantined(source: Path) -> None:
     ran = dstream("ingest", source, "--name", "third", "--in-place", "--json")
     assert (ran.code, ran.err) == (3, "")
@@ -180,7 +186,7 @@ def test_show_a_raw_file(source: Path) -> None:
 
 
 def test_show_a_folder_says_what_to_do_with_it(source: Path) -> None:
-    for target in (str(source), source.as_uri(), source.as_uri() + "/"):
+    for target in (str(source), source.as_uri(), source.as_uri() + "/", "file:///tmp", "s3://raw"):
         ran = dstream("show", target)
         assert (ran.code, ran.out) == (2, "")
         assert "is a folder" in ran.err
