@@ -11,6 +11,7 @@ from typing import Literal
 from dstream.catalog import Catalog, Generation, LogEntry
 from dstream.catalog.facade import RepoLifecycle
 from dstream.catalog.tokens import Token
+from dstream.checkpoint.facade import RepoCheckpoints
 from dstream.clock import Clock, SystemClock
 from dstream.errors import InvalidInputError, NotFoundError
 from dstream.format.manifest import Manifest
@@ -60,7 +61,7 @@ class _SourceOpener:
         return open_store(url, options=self.options, meter=self.meter, clock=self.clock)
 
 
-class Repo(RepoLifecycle):
+class Repo(RepoLifecycle, RepoCheckpoints):
     """An open repository. Use it as a context manager, or close it, to give connections back.
 
     Pickled to another process it is opened again there, at the same pin if it is at one.
