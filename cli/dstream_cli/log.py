@@ -76,4 +76,8 @@ def told(operation: Mapping[str, object]) -> str:
         return f"publish {facts.get('name')}@v{facts.get('version')}{mark}"
     if kind == "move_alias":
         return f"{facts.get('name')}@{facts.get('alias')} is now v{facts.get('version')}"
-    return " ".join([kind, *(f"{name}={value}" for name, value in facts.items())])
+    return " ".join([kind, *(f"{name}={_listed(value)}" for name, value in facts.items())])
+
+
+def _listed(value: object) -> str:
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)

@@ -117,19 +117,19 @@ class Committer:
         while True:
             try:
                 transition = self._transition(head, intent)
+                draft = None if transition.root is head.root else self._seal(transition, head)
             except DstreamError:
                 newer = head if fresh else self._log.refresh()
                 if newer.seq == head.seq:
                     raise
                 head, fresh = newer, True
                 continue
-            if transition.root is head.root:
+            if draft is None:
                 newer = head if fresh else self._log.refresh()
                 if newer.seq == head.seq:
                     return Committed(newer, transition.generation, wrote=False)
                 head, fresh = newer, True
                 continue
-            draft = self._seal(transition, head)
             rival = self._settle(draft)
             if rival is None:
                 return Committed(self._finish(draft), transition.generation, wrote=True)

@@ -79,13 +79,19 @@ class Collector:
         self._now_s = self._seen_time_s(head) if dry else store_time_s(self._store)
         ages = LogAges(self._store, head.seq, self._now_s)
         plan = self._plan(head.root, ages)
-        self._tell(head.root, plan.op)
+        why = self._judged(head.root, plan.op)
         if dry:
-            root = condemn(head.root, plan.op, head.seq + 1)
+            root, seq = condemn(head.root, plan.op, head.seq + 1), head.seq + 1
         else:
             # Nothing may be deleted before this entry is confirmed.
-            root = self._committer.commit(lambda _: plan.op).head.root
+            committed = self._committer.commit(lambda _: plan.op)
+            root, seq = committed.head.root, committed.head.seq if committed.wrote else -1
         self.report.upload_floor = root.upload_floor
+        self.report.condemned = [
+            Item("generation", generation.label, why.get(generation.label, "not kept"))
+            for generation in root.all_records()
+            if generation.condemned_seq == seq
+        ]
         swept = self._sweep(root, ages)
         self._sweeper.manifests(root)
         self._sweeper.journals(root.upload_floor, self._now_s - self._settings.session_grace_s)
@@ -129,15 +135,18 @@ class Collector:
             shards_from=ages.newest_older_than(wanted.grace_s, since),
         )
 
-    def _tell(self, root: Root, op: Condemn) -> None:
+    def _judged(self, root: Root, op: Condemn) -> dict[str, str]:
+        """Tell what is kept and why; returns why the others go."""
         expired = {name for name, _ in op.expired}
         self.report.expired_pins = sorted(expired)
         pins: list[Pin] = [pin for name, pin in root.pins.items() if name not in expired]
+        why: dict[str, str] = {}
         for kept in judge(root, op.retention, pins):
-            if not kept.goes:
+            if kept.goes:
+                why[kept.generation.label] = kept.reason
+            else:
                 self.report.kept[kept.reason] += 1
-            elif kept.generation.condemned_seq is None:
-                self.report.condemned.append(Item("generation", kept.generation.label, kept.reason))
+        return why
 
     def _sweep(self, root: Root, ages: LogAges) -> list[Generation]:
         """Delete what is due; returns the generations of which nothing is left."""
