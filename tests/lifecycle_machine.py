@@ -325,6 +325,12 @@ class LifecycleMachine(RuleBasedStateMachine):
         self.act(client, trouble, lambda c: c.gc(settings), rival)
         self.compare_after_collection(keep_last)
 
+    @precondition(lambda self: self.model.pins)
+    @rule()
+    def renewed_just_in_time(self) -> None:
+        """Pins that a collection has taken for expired are renewed before it commits."""
+        self.collect(0, 1, 0.0, [], "renew", 1e9, 3600.0)
+
     @rule(name=names)
     def slow_publisher(self, name: str) -> None:
         """Shares objects of a generation that is given up before the commit."""

@@ -266,3 +266,24 @@ def test_sharing_with_what_is_being_deleted(memory: MemoryStore) -> None:
     with pytest.raises(ConflictError) as refused:
         catalog.publish(session, "run", "checkpoint", manifest, PublishOptions(parent=1))
     assert refused.value.facts["reason"] == "parent"
+
+
+def test_stale_writer_whose_catalog_shards_are_gone(
+    memory: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its remembered root names shards that collection deleted: it goes on with the newest."""
+    monkeypatch.setattr("dstream.catalog.commit.MAX_TAIL", 2)
+    monkeypatch.setattr("dstream.catalog.compaction.MAX_TAIL", 2)
+    awake = open_catalog(memory, "awake")
+    for number in range(6):
+        publish_files(awake, "run", {"weights": f"{number}"})
+    sleepers = [open_catalog(memory, f"sleeper-{number}") for number in range(3)]
+    for sleeper in sleepers:
+        sleeper.head()
+    for _ in range(2):
+        publish_files(awake, "run", {"weights": "more"})
+        awake.gc(replace(AT_ONCE, keep_last=1))
+    publish_files(sleepers[0], "run", {"weights": "of a sleeper"}, session=awake.begin_session())
+    sleepers[1].promote("run@latest", "prod")
+    assert sleepers[2].resolve("run@prod").label == "run@v9"
+    assert awake.verify(deep=True).is_whole

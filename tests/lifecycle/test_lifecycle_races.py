@@ -8,6 +8,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 from contextlib import closing
+from dataclasses import replace
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 
@@ -16,6 +17,7 @@ import pytest
 from catalog_audit import audit
 from dstream.catalog import Catalog
 from dstream.store.opening import open_store
+from lifecycle_made import AT_ONCE, data_keys
 from lifecycle_workers import collect_always, publish_and_promote, read_always
 from s3_services import S3Place
 
@@ -90,6 +92,10 @@ def check(store: object, said: list[tuple[str, int, int, object]], published: in
     assert len(acknowledged) + sum(s[0] == "refused" for s in said) == published
     catalog = Catalog.open(store)  # type: ignore[arg-type]
     assert catalog.verify(deep=True).is_whole
+    catalog.gc(replace(AT_ONCE, keep_last=3))
+    assert catalog.verify(deep=True).is_whole
+    live = list(catalog.generations("run"))
+    assert len(data_keys(catalog.store)) == 2 * len(live)
 
 
 def test_eight_processes_on_a_folder(tmp_path: Path) -> None:

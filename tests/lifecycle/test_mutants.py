@@ -28,7 +28,7 @@ from lifecycle_machine import LifecycleMachine
 Patch = pytest.MonkeyPatch
 
 SEARCH = settings(
-    max_examples=400,
+    max_examples=1_500,
     stateful_step_count=25,
     deadline=None,
     database=None,
