@@ -296,10 +296,10 @@ def steps(world: World, mutant: str) -> Iterator[tuple[str, World]]:
         if proc.at in DONE:
             continue
         for what, after, changed in _advance(proc, world, mutant):
-            procs = (*world.procs[:number], after, *world.procs[number + 1:])
+            procs = (*world.procs[:number], after, *world.procs[number + 1 :])
             yield f"{proc.name}:{what}", changed._replace(procs=procs)
         dead = Proc(proc.name, "dead", guess=proc.guess)
-        procs = (*world.procs[:number], dead, *world.procs[number + 1:])
+        procs = (*world.procs[:number], dead, *world.procs[number + 1 :])
         yield f"{proc.name}:crash", world._replace(procs=procs)
 
 
