@@ -102,7 +102,7 @@ def test_a_collated_batch_is_that_of_the_loader(tmp_path: Path) -> None:
     fill(open_store(source), videos(tmp_path, 2, frames=48))
     publish(url := new_url(), source, packed=True)
     for array in ("numpy", None):
-        clips = dstream.open(url).clips("d", frames=4, array=array)  # type: ignore[arg-type]
+        clips = dstream.open(url).clips("d", frames=4, array=array)
         with clips.loader(2, shuffle=False) as loader:
             for batch in loader:
                 made = dstream.collate([clips[int(slot)] for slot in batch.slots])
