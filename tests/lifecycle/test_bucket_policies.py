@@ -1,0 +1,120 @@
+"""Three roles on a real server: each can do its job and nothing more."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+
+import pytest
+from botocore.exceptions import ClientError
+
+from dstream.catalog import Catalog
+from dstream.errors import PermissionDeniedError
+from dstream.store.opening import open_store
+from lifecycle_made import AT_ONCE, data_keys, publish_files, read_files
+from s3_services import S3Place, absent, plain_client
+
+READ = ("s3:GetObject", "s3:ListBucket")
+PUBLISH = (*READ, "s3:PutObject")
+COLLECT = (*PUBLISH, "s3:DeleteObject", "s3:ListBucketMultipartUploads", "s3:AbortMultipartUpload")
+ROLES = {"reader": READ, "publisher": PUBLISH, "collector": COLLECT}
+
+
+def policy(bucket: str) -> str:
+    """The bucket's policy: what docs/guarantees.md says of each role."""
+    resources = [f"arn:aws:s3:::{bucket}", f"arn:aws:s3:::{bucket}/*"]
+    statements = [
+        {
+            "Effect": "Allow",
+            "Principal": {"AWS": [f"arn:aws:iam:::user/dstream-{role}"]},
+            "Action": list(actions),
+            "Resource": resources,
+        }
+        for role, actions in ROLES.items()
+    ]
+    return json.dumps({"Version": "2012-10-17", "Statement": statements})
+
+
+@pytest.fixture
+def url(rgw_bucket: S3Place, monkeypatch: pytest.MonkeyPatch) -> str:
+    for name, value in rgw_bucket.environment.items():
+        monkeypatch.setenv(name, value)
+    client = plain_client(rgw_bucket.endpoint_url)
+    try:
+        client.put_bucket_policy(Bucket=rgw_bucket.bucket, Policy=policy(rgw_bucket.bucket))
+    except ClientError as error:
+        absent("rgw", f"the server has no users for the roles ({error}); see scripts/rgw-up")
+    url = f"{rgw_bucket.url}/repo"
+    with closing(open_store(url)) as store:
+        catalog = Catalog.create(store)
+        for number in range(3):
+            publish_files(catalog, "run", {"weights": f"text {number}"})
+    return url
+
+
+@contextmanager
+def role(url: str, name: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Catalog]:
+    """The repository as one role opens it."""
+    with monkeypatch.context() as patch:
+        patch.setenv("AWS_ACCESS_KEY_ID", f"dstream-{name}")
+        patch.setenv("AWS_SECRET_ACCESS_KEY", f"dstream-{name}-secret")
+        with closing(open_store(url)) as store:
+            yield Catalog.open(store)
+
+
+@pytest.mark.rgw
+def test_a_reader_reads_and_uses_a_token_of_somebody_else(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with role(url, "publisher", monkeypatch) as publisher:
+        token = publisher.pin(pin_id="minted").token
+    with role(url, "reader", monkeypatch) as reader:
+        assert read_files(reader, reader.resolve("run@latest")) == {"weights": "text 2"}
+        frozen = Catalog.open_at(reader.store, token)
+        assert read_files(frozen, frozen.resolve("run@v1")) == {"weights": "text 0"}
+        assert reader.verify(deep=True).is_whole
+        assert len(reader.pins(with_bytes=True)) == 1
+        before = reader.head().seq
+        for refused in (
+            lambda: publish_files(reader, "run", {"weights": "x"}),
+            lambda: reader.promote("run@v1", "prod"),
+            lambda: reader.pin(),
+            lambda: reader.renew("minted"),
+            lambda: reader.unpin("minted"),
+            lambda: reader.retire("run@v1"),
+            lambda: reader.gc(AT_ONCE),
+        ):
+            with pytest.raises(PermissionDeniedError) as error:
+                refused()
+            assert "PutObject" in str(error.value) or "put" in str(error.value).lower()
+        assert reader.head().seq == before
+
+
+@pytest.mark.rgw
+def test_a_publisher_commits_and_deletes_nothing(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with role(url, "publisher", monkeypatch) as publisher:
+        assert publish_files(publisher, "run", {"weights": "mine"}).version == 4
+        publisher.promote("run@v2", "prod")
+        publisher.retire("run@v1")
+        with pytest.raises(PermissionDeniedError, match="MultipartUpload"):
+            publisher.gc(AT_ONCE)
+        assert len(data_keys(publisher.store)) == 4, "nothing was deleted"
+        assert publisher.verify(deep=True).is_whole
+
+
+@pytest.mark.rgw
+def test_a_collector_collects(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with role(url, "publisher", monkeypatch) as publisher:
+        publisher.retire("run@v1")
+    with role(url, "collector", monkeypatch) as collector:
+        report = collector.gc(AT_ONCE)
+        assert (report.swept, report.failed) == (["run@v1"], {})
+        assert len(data_keys(collector.store)) == 2
+        assert collector.verify(deep=True).is_whole
+
+
+@pytest.mark.rgw
+def test_a_stranger_gets_nothing(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(PermissionDeniedError), role(url, "stranger", monkeypatch) as nobody:
+        nobody.head()
