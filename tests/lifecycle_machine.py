@@ -18,6 +18,7 @@ from catalog_audit import audit
 from catalog_faults import Fault, ScriptedStore
 from catalog_made import SETTINGS, counted_ids, create_catalog
 from dstream.catalog import Catalog, GcSettings, Generation, PublishOptions, Session
+from dstream.catalog.tokens import Token
 from dstream.clock import FakeClock
 from dstream.errors import ConflictError, DstreamError, NotFoundError, OutcomeUnknownError
 from dstream.store.memory import MemoryStore
@@ -263,22 +264,35 @@ class LifecycleMachine(RuleBasedStateMachine):
 
     # --- pins --------------------------------------------------------------------------------
 
-    @rule(client=clients, scope=st.sampled_from((None, "a", "b")), trouble=faults)
-    def pin(self, client: int, scope: str | None, trouble: list[Fault]) -> None:
+    @rule(
+        client=clients,
+        scope=st.sampled_from((None, "a", "b")),
+        back=st.sampled_from((0, 0, 1, 3, 8)),
+        trouble=faults,
+    )
+    def pin(self, client: int, scope: str | None, back: int, trouble: list[Fault]) -> None:
         self.count += 1
         pin_id = f"p{self.count}"
         chosen = None if scope is None else [scope]
         try:
-            done = self.act(client, trouble, lambda c: c.pin(chosen, pin_id=pin_id, ttl_s=3600.0))
+            seq = max(0, self.steady.head().seq - back) if back else None
+            done = self.act(
+                client, trouble, lambda c: c.pin(chosen, pin_id=pin_id, ttl_s=3600.0, seq=seq)
+            )
         except NotFoundError:
             assert not any(n == scope for n, _ in self.model.texts)
+            return
+        except ConflictError as error:
+            require(error.facts.get("reason") == "snapshot-expired", repr(error))
             return
         if done:
             self.pinned(pin_id, scope)
 
     def pinned(self, pin_id: str, scope: str | None) -> None:
         token = next(p.token for p in self.steady.pins() if p.pin_id == pin_id)
-        kept = {label for label in self.model.live if scope in (None, label[0])}
+        state = audit(self.memory).states[Token.parse(token).seq]
+        assert not state.cleared
+        kept = {label for label in state.live() if scope in (None, label[0])}
         self.model.pins[pin_id] = self.known_pins[pin_id] = (token, kept)
 
     @precondition(lambda self: self.model.pins)

@@ -54,7 +54,7 @@ def pins_as_files(patch: Patch) -> None:
     read: list[dict[str, Pin]] = [{}]
 
     def pin(self: Catalog, names: list[str] | None = None, **options: object) -> Pinned:
-        head = self._log.refresh()
+        head = self._log.refresh() if options.get("seq") is None else self._log.read(options["seq"])  # type: ignore[arg-type]
         pin_id = str(options["pin_id"])
         scope = None if names is None else tuple(names)
         for name in scope or ():

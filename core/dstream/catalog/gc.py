@@ -8,7 +8,7 @@ die or stall anywhere, and several may run at once.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from dstream.catalog.ages import TIME_KEY, LogAges, store_time_s
@@ -31,7 +31,7 @@ from dstream.format.root import (
     peek_txn_id,
 )
 from dstream.measure import Meter, Purpose
-from dstream.store.base import Store, Upload
+from dstream.store.base import ObjectInfo, Store, Upload
 
 PROBE_PREFIX = "_ds/probe/"
 _TRIES = 5
@@ -42,8 +42,8 @@ class _Plan:
     """What this run does, decided from the log's ages."""
 
     op: Condemn
-    shards_from: int | None
-    """Root from which on readers may still need catalog shards; None: all."""
+    shards: tuple[ObjectInfo, ...]
+    """Catalog shards that no root needs which may still be read."""
 
 
 class Collector:
@@ -123,6 +123,8 @@ class Collector:
             if pin.ttl_s is not None and ages.age_s(pin.since_seq) >= pin.ttl_s
         }
         old = ages.newest_older_than(wanted.log_age_s, since) or 0
+        readable = ages.newest_older_than(wanted.grace_s, since)
+        shards = () if readable is None else tuple(self._unused_shards(root, readable))
         pending = [g.condemned_seq for g in root.all_records() if g.condemned_seq is not None]
         return _Plan(
             Condemn(
@@ -130,9 +132,10 @@ class Collector:
                 floor=ages.newest_older_than(wanted.session_grace_s, since) or 0,
                 expired=frozenset(expired),
                 clear_below=min([old, *pending]),  # their age is asked again
+                pinnable_from=readable if shards and readable is not None else 0,
                 drop_keys_below=ages.newest_older_than(wanted.key_age_s, since) or 0,
             ),
-            shards_from=ages.newest_older_than(wanted.grace_s, since),
+            shards,
         )
 
     def _judged(self, root: Root, op: Condemn) -> dict[str, str]:
@@ -185,25 +188,34 @@ class Collector:
                 _, kept = self._split(root, ages)
         return KeptKeys(self._contents, kept)
 
+    def _unused_shards(self, root: Root, readable: int) -> Iterator[ObjectInfo]:
+        """Catalog shards that neither the newest root nor any that may be read names.
+
+        Roots after ``readable`` name shards that it names, or shards with later numbers. So what
+        is found here can never be named again; only a pin of an older root may still need it.
+        """
+        needed = self._shards_of(readable, *(pin.seq for pin in root.pins.values()))
+        needed.update(ref.key for ref in root.shards.refs)
+        for info in self._store.list(SHARD_PREFIX, purpose=Purpose.LISTING):
+            number = shard_seq(info.key)
+            if number is not None and number <= readable and info.key not in needed:
+                yield info
+
+    def _shards_of(self, *seqs: int) -> set[str]:
+        heads = (self._log.try_read(seq) for seq in set(seqs))
+        return {
+            ref.key for head in heads if isinstance(head, Head) for ref in head.root.shards.refs
+        }
+
     def _catalog_shards(self, root: Root, plan: _Plan) -> None:
-        """Delete shards that neither the newest root nor any that may be read still names."""
-        oldest = plan.shards_from
-        if oldest is None:
+        """Delete unused shards, but for those of roots that were pinned until the commit."""
+        if not plan.shards:
             return
-        needed = {ref.key for ref in root.shards.refs}
-        for seq in {oldest, *(pin.seq for pin in root.pins.values())}:
-            found = self._log.try_read(seq)
-            if isinstance(found, Head):
-                needed |= {ref.key for ref in found.root.shards.refs}
-            elif seq == oldest:
-                return
-        # A shard of a later number may be named by a root that is not written yet.
+        needed = self._shards_of(*(pin.seq for pin in root.pins.values()))
         self._sweeper.delete(
             Item("catalog-shard", info.key, "no root that is read names it", info.size_bytes)
-            for info in self._store.list(SHARD_PREFIX, purpose=Purpose.LISTING)
+            for info in plan.shards
             if info.key not in needed
-            and (number := shard_seq(info.key)) is not None
-            and number <= oldest
         )
 
     def _probes(self) -> None:

@@ -25,9 +25,11 @@ _BATCH = 1000
 def base_seq_of(key: str, prefix: str) -> int | None:
     """The log number in a key below ``prefix``; None where there is none.
 
-    >>> base_seq_of("data/0000000000000007/s/x", "data/")
-    7
+    >>> base_seq_of("data/0000000000000007/s/x", "data/"), base_seq_of("_ds/hint", "data/")
+    (7, None)
     """
+    if not key.startswith(prefix):
+        return None
     digits = key.removeprefix(prefix).partition("/")[0]
     return int(digits) if len(digits) == 16 and digits.isascii() and digits.isdecimal() else None
 
@@ -94,7 +96,13 @@ class Sweeper:
         return not self.delete([Item("manifest", ref.key, why, ref.size_bytes)])
 
     def _keys(self, doomed: Generation) -> set[str]:
-        """What is left of a condemned generation: an earlier sweep may have been cut off."""
+        """What is left of a condemned generation: an earlier sweep may have been cut off.
+
+        Only uploads: a manifest is a stranger's word, and may name anything.
+        """
+        return {key for key in self._named(doomed) if base_seq_of(key, DATA_PREFIX) is not None}
+
+    def _named(self, doomed: Generation) -> set[str]:
         try:
             return self._contents.keys(doomed)
         except NotFoundError:

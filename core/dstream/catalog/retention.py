@@ -55,7 +55,9 @@ class Condemn:
     expired: frozenset[tuple[str, int]] = frozenset()
     """(id, ``since_seq``) of pins that are over; one that was renewed meanwhile stays."""
     clear_below: int = 0
-    """Roots below may be cleared, so they can no longer be pinned."""
+    """Roots below may be cleared."""
+    pinnable_from: int = 0
+    """Roots below may lose catalog shards."""
     drop_keys_below: int = 0
     """Idempotency keys that were used by roots below are forgotten."""
 
@@ -171,7 +173,8 @@ def condemn(root: Root, op: Condemn, seq: int) -> Root:
     keys = _old_keys(root, op.drop_keys_below)
     after = without(after, (), keys)
     # Whatever is condemned now may be listed by any root before this one.
-    min_pinnable = max(root.min_pinnable_seq, op.clear_below, seq if doomed else 0)
+    given_up = max(op.clear_below, op.pinnable_from, seq if doomed else 0)
+    min_pinnable = max(root.min_pinnable_seq, given_up)
     after = replace(after, upload_floor=floor, min_pinnable_seq=min_pinnable)
     if not (expired or doomed or keys) and after == root:
         return root
