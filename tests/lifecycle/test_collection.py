@@ -14,7 +14,8 @@ from dstream.catalog import Catalog, GcSettings
 from dstream.catalog.ages import LogAges
 from dstream.clock import FakeClock
 from dstream.errors import ConflictError, CorruptDataError, InvalidInputError, NotFoundError
-from dstream.format.root import log_key
+from dstream.format.refs import ObjectRef
+from dstream.format.root import log_key, sha256_hex
 from dstream.measure import Purpose
 from dstream.store.local import LocalStore
 from dstream.store.memory import MemoryStore
@@ -410,3 +411,40 @@ def test_a_collector_that_stalls_deletes_nothing_newer(
     report = audit(memory)
     assert len(report.live()) >= 2
     assert catalog.verify(deep=True).is_whole
+
+
+@pytest.mark.parametrize("key", ["_ds/log/18446744073709551615.r", "_ds/format.json", "other/x"])
+def test_a_manifest_that_names_what_is_no_upload_deletes_nothing_of_it(
+    catalog: Catalog, memory: MemoryStore, key: str
+) -> None:
+    if key == "other/x":
+        memory.put(key, b"a stranger's")
+    data = memory.get(key).data
+    forged = ObjectRef(key, len(data), sha256_hex(data))
+    publish_files(catalog, "run", {"weights": "text 5", "forged": forged})
+    publish_files(catalog, "run", {"weights": "text 6"})
+    catalog.retire("run@v5")
+    assert catalog.gc(AT_ONCE).swept == ["run@v5"]
+    assert memory.get(key).data == data
+
+
+def test_an_old_root_cannot_be_pinned_once_its_catalog_shards_may_go(
+    memory: MemoryStore, server: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dstream.catalog.commit.MAX_TAIL", 2)
+    monkeypatch.setattr("dstream.catalog.compaction.MAX_TAIL", 2)
+    catalog = create_catalog(memory, "creator")
+    for number in range(6):
+        publish_files(catalog, "run", {"weights": f"{number}"})
+    old = catalog.head().seq
+    server.sleep(3 * DAY_S)
+    for number in range(6):
+        publish_files(catalog, "run", {"weights": f"more {number}"})
+    server.sleep(2 * DAY_S)
+    assert catalog.pin(pin_id="p", seq=old - 2).pin.seq == old - 2
+    assert catalog.gc().deleted["catalog-shard"] > 0
+    frozen = Catalog.open_at(memory, catalog.pins()[0].token)
+    assert [g.version for g in frozen.generations("run")] == list(range(1, old - 1))
+    with pytest.raises(ConflictError):
+        catalog.pin(pin_id="q", seq=old - 3)
+    audit(memory)
