@@ -20,7 +20,7 @@ from dstream.store.base import Store
 PIECE_BYTES = 8 << 20
 """Larger files are fetched in pieces of this size, several at once."""
 
-_AHEAD = 6
+_AHEAD = 4
 """Pieces of one file that are on their way or wait to be written."""
 _LARGE_AT_ONCE = 3
 _READ_BYTES = 1 << 20
