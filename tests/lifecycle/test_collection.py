@@ -13,7 +13,7 @@ from catalog_made import create_catalog, open_catalog
 from dstream.catalog import Catalog, GcSettings
 from dstream.catalog.ages import LogAges
 from dstream.clock import FakeClock
-from dstream.errors import ConflictError, CorruptDataError, InvalidInputError, NotFoundError
+from dstream.errors import ConflictError, CorruptDataError, NotFoundError
 from dstream.format.refs import ObjectRef
 from dstream.format.root import log_key, sha256_hex
 from dstream.measure import Purpose
@@ -123,68 +123,6 @@ def test_shared_objects_stay_while_one_generation_names_them(catalog: Catalog) -
     # The session of v4 has no generation any more, and its object is no orphan either.
     assert not catalog.gc(AT_ONCE).deleted
     assert catalog.verify(deep=True).is_whole
-
-
-def test_a_scoped_pin_keeps_its_names_only(catalog: Catalog) -> None:
-    for number in range(3):
-        publish_files(catalog, "other", {"weights": f"other {number}"})
-    catalog.pin(["run"], pin_id="p")
-    assert len(catalog.gc(replace(AT_ONCE, keep_last=1)).condemned) == 2
-    assert labels(catalog) == [1, 2, 3, 4]
-    with pytest.raises(NotFoundError, match="cannot be pinned"):
-        catalog.pin(["none"])
-
-
-def test_pins_expire_by_the_stores_clock(catalog: Catalog, server: FakeClock) -> None:
-    catalog.pin(pin_id="p", ttl_s=DAY_S)
-    catalog.retire("run@v1")
-    server.sleep(DAY_S / 2)
-    catalog.renew("p")
-    server.sleep(DAY_S * 0.9)
-    assert not catalog.gc(AT_ONCE).condemned
-    server.sleep(DAY_S * 0.2)
-    report = catalog.gc(AT_ONCE)
-    assert (report.expired_pins, report.swept) == (["p"], ["run@v1"])
-    with pytest.raises(ConflictError, match="is lost") as lost:
-        catalog.renew("p")
-    assert lost.value.facts["reason"] == "pin-lost"
-
-
-def test_pins_tell_what_they_alone_keep(catalog: Catalog) -> None:
-    catalog.pin(pin_id="a")
-    assert [(p.bytes_alone, p.generations) for p in catalog.pins(with_bytes=True)] == [(0, ())]
-    catalog.retire("run@v1")
-    (alone,) = catalog.pins(with_bytes=True)
-    assert alone.generations == ("run@v1",)
-    manifest = alone_bytes = catalog.head().record("run", 1)
-    assert alone_bytes is not None
-    assert manifest is not None
-    assert alone.bytes_alone == len("text 1") + manifest.manifest.size_bytes
-    catalog.pin(pin_id="b", seq=alone.pin.seq)
-    assert [p.bytes_alone for p in catalog.pins(with_bytes=True)] == [0, 0]
-
-
-def test_pinning_the_same_again_is_one_pin(catalog: Catalog) -> None:
-    first = catalog.pin(["run"], pin_id="p", owner="me")
-    assert catalog.pin(["run"], pin_id="p", owner="me").token == first.token
-    with pytest.raises(ConflictError, match="stands for something else"):
-        catalog.pin(pin_id="p")
-    with pytest.raises(InvalidInputError):
-        catalog.pin(pin_id="../p")
-    with pytest.raises(InvalidInputError):
-        catalog.pin([], pin_id="q")
-
-
-def test_an_old_root_can_be_pinned_until_something_of_it_is_given_up(catalog: Catalog) -> None:
-    before = catalog.head().seq
-    assert catalog.pin(seq=before).pin.seq == before
-    catalog.retire("run@v1")
-    for pinned in catalog.pins():
-        catalog.unpin(pinned.pin_id)
-    catalog.gc(GcSettings())
-    with pytest.raises(ConflictError) as refused:
-        catalog.pin(seq=before)
-    assert refused.value.facts["reason"] == "snapshot-expired"
 
 
 def test_a_publisher_paused_past_the_fence_is_told_and_swept(
@@ -310,29 +248,6 @@ def test_nothing_is_deleted_while_a_kept_generation_cannot_be_read(
     assert catalog.gc(AT_ONCE).swept == ["run@v1"]
 
 
-def test_old_roots_are_cleared_but_for_pinned_ones(catalog: Catalog, server: FakeClock) -> None:
-    token = catalog.pin(pin_id="p").token
-    pinned = catalog.head().seq
-    publish_files(catalog, "run", {"weights": "text 5"})
-    server.sleep(101 * DAY_S)
-    publish_files(catalog, "run", {"weights": "text 6"})
-    server.sleep(DAY_S)
-    catalog.gc()
-    with pytest.raises(NotFoundError, match="cleared"):
-        catalog.at(2)
-    assert [g.version for g in Catalog.open_at(catalog.store, token).generations("run")] == [
-        1, 2, 3, 4,
-    ]  # fmt: skip
-    assert catalog.log(None)[-1].ops == ({"op": "cleared"},)
-    assert catalog.verify().is_whole
-    catalog.unpin("p")
-    catalog.gc()
-    with pytest.raises(NotFoundError, match="pin expired or was given up"):
-        Catalog.open_at(catalog.store, token)
-    with pytest.raises(NotFoundError):
-        catalog.at(pinned)
-
-
 def test_idempotency_keys_are_remembered_for_ninety_days(
     catalog: Catalog, server: FakeClock
 ) -> None:
@@ -426,25 +341,3 @@ def test_a_manifest_that_names_what_is_no_upload_deletes_nothing_of_it(
     catalog.retire("run@v5")
     assert catalog.gc(AT_ONCE).swept == ["run@v5"]
     assert memory.get(key).data == data
-
-
-def test_an_old_root_cannot_be_pinned_once_its_catalog_shards_may_go(
-    memory: MemoryStore, server: FakeClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("dstream.catalog.commit.MAX_TAIL", 2)
-    monkeypatch.setattr("dstream.catalog.compaction.MAX_TAIL", 2)
-    catalog = create_catalog(memory, "creator")
-    for number in range(6):
-        publish_files(catalog, "run", {"weights": f"{number}"})
-    old = catalog.head().seq
-    server.sleep(3 * DAY_S)
-    for number in range(6):
-        publish_files(catalog, "run", {"weights": f"more {number}"})
-    server.sleep(2 * DAY_S)
-    assert catalog.pin(pin_id="p", seq=old - 2).pin.seq == old - 2
-    assert catalog.gc().deleted["catalog-shard"] > 0
-    frozen = Catalog.open_at(memory, catalog.pins()[0].token)
-    assert [g.version for g in frozen.generations("run")] == list(range(1, old - 1))
-    with pytest.raises(ConflictError):
-        catalog.pin(pin_id="q", seq=old - 3)
-    audit(memory)
