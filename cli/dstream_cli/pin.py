@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dstream_cli.options import Debug, Json, Quiet, Repo, S3Args, common, epilog
+from dstream_cli.render import Line
 from dstream_cli.usage import parsed
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ def run(
         ttl_s=ttl_s,
         seq=seq,
     )
-    call.out.result(pin_document(made), [made.token])
+    call.out.result(pin_document(made), [Line(made.token)])
     call.out.message(f"Give it up with: dstream unpin {made.pin_id}")
 
 

@@ -8,6 +8,7 @@ import typer
 
 from dstream_cli.options import Debug, Json, Quiet, Repo, S3Args, common, epilog
 from dstream_cli.pin import pin_document
+from dstream_cli.render import Line
 from dstream_cli.usage import parsed
 
 NAME = "renew"
@@ -35,4 +36,4 @@ def run(
     call = common(context, repo=repo, quiet=quiet, s3_arg=s3_arg)
     ttl_s = parsed("--ttl", parse_duration, ttl) if ttl else None
     renewed = call.catalog().renew(pin_id, ttl_s)
-    call.out.result(pin_document(renewed), [renewed.token])
+    call.out.result(pin_document(renewed), [Line(renewed.token)])

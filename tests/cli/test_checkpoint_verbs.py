@@ -107,3 +107,11 @@ def test_nothing_that_is_printed_holds_a_credential(
         said += ran.out + ran.err
     assert "the-secret" not in said
     assert "hidden" not in said
+
+
+def test_a_pins_token_is_one_line_for_scripts(folder: Path) -> None:
+    assert dstream("publish", folder, "--name", "run").code == 0
+    token = dstream("pin", "--id", "p" * 60, "--json").document()["token"]
+    assert len(token) > 120
+    for verb in (("pin", "--id", "p" * 60), ("renew", "p" * 60)):
+        assert dstream(*verb, "--quiet").out == token + "\n"
