@@ -1,10 +1,13 @@
 from __future__ import annotations
 
 import dataclasses
+import struct
 from fractions import Fraction
 
 import numpy as np
 import pytest
+import xxhash
+import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
@@ -229,3 +232,13 @@ def test_a_bomb_is_not_unpacked() -> None:
         columns.unpack(
             {"rows": 2**40, "order": 0, "seeds": [], "width": 0, "fill": 0}, memoryview(b"")
         )
+
+
+@pytest.mark.parametrize("text", [b"[" + b"[]," * 400_000 + b"0]", b"[" * 500_000])
+def test_a_description_can_exhaust_neither_memory_nor_stack(text: bytes) -> None:
+    raw = len(text).to_bytes(4, "little") + text
+    frame = zstandard.ZstdCompressor().compress(raw)
+    digest = xxhash.xxh3_64_intdigest(raw)
+    head = struct.pack("<4sHHQQQ", b"DSIE", 1, 1, len(raw), digest, len(frame))
+    with pytest.raises(CorruptDataError, match="description"):
+        index_codec.decode_index_entry(head + frame)

@@ -36,6 +36,9 @@ MIN_READER = 1
 MAX_ENTRY_BYTES = 1 << 30
 """An entry that claims to unpack to more than this is taken for damage."""
 
+MAX_TEXT_BYTES = 1 << 20
+"""The same for its JSON text, which has a fixed number of short fields."""
+
 _GROUP = struct.Struct("<4sHHQ")  # magic, version, min_reader, entries
 _GROUP_MAGIC = b"DSIX"
 _ENTRY = struct.Struct("<4sHHQQQ")  # magic, version, min_reader, raw size, xxh3 of raw, frame size
@@ -129,9 +132,14 @@ def decode_index_entry(data: bytes) -> VideoIndex:
         raise CorruptDataError("index entry: its checksum does not fit its bytes")
     cursor = _Cursor(memoryview(raw))
     try:
-        document = json.loads(bytes(cursor.take(int.from_bytes(cursor.take(4), "little"))))
+        text_bytes = int.from_bytes(cursor.take(4), "little")
+        if text_bytes > MAX_TEXT_BYTES:
+            raise CorruptDataError(f"index entry: its description has {text_bytes} bytes")
+        document = json.loads(bytes(cursor.take(text_bytes)))
         return _parse(document, cursor)
-    except (KeyError, TypeError, ValueError, ZeroDivisionError, IndexError) as error:
+    except (
+        KeyError, TypeError, ValueError, ZeroDivisionError, IndexError, RecursionError,
+    ) as error:  # fmt: skip
         raise CorruptDataError(f"index entry: its description cannot be read: {error}") from error
 
 
