@@ -48,6 +48,8 @@ def test_s3_urls_name_bucket_and_prefix() -> None:
         "memory://",
         "file://server/share",
         "file://relative",
+        "file:///a%00b",
+        "/a\0b",
     ],
 )
 def test_bad_urls_are_refused_without_showing_secrets(url: str) -> None:

@@ -228,6 +228,14 @@ def test_put_if_absent_that_could_not_connect_is_no_unknown_outcome(stub: Stub) 
     store.close()
 
 
+def test_an_endpoints_password_is_not_shown() -> None:
+    store = S3Store("bucket", "", StoreOptions(endpoint_url="http://me:passw0rd@127.0.0.1:9"))
+    with pytest.raises(StorageError, match="http://127") as caught:
+        store.put_if_absent("k", b"")
+    assert "passw0rd" not in f"{caught.value} {caught.value.facts}"
+    store.close()
+
+
 def test_retry_after_is_waited_and_everything_counted(stub: Stub, meter: Meter) -> None:
     clock = FakeClock()
     store = open_store(

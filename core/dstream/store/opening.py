@@ -97,12 +97,13 @@ def _folder(text: str, scheme: str) -> str:
         parts = urlsplit(text)
         if parts.netloc not in ("", "localhost") or not parts.path.startswith("/"):
             raise InvalidInputError(f"{text!r} is no absolute file URL; write file:///folder")
-        return unquote(parts.path)
+        text = unquote(parts.path)
+        scheme = ""
     if scheme:
         raise InvalidInputError(
             f"{text!r}: stores of kind {scheme!r} are unknown; "
             "use s3://bucket/prefix, file:///folder, a path, or memory://name"
         )
     if not text or "\0" in text:
-        raise InvalidInputError("a store needs a URL or a path; an empty one was given")
+        raise InvalidInputError("a store needs a URL or a path, neither empty nor with a NUL")
     return text

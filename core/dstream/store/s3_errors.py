@@ -49,6 +49,8 @@ _ABSENT_CREDENTIALS = (
 # The connection was never made, so that not even a write can have landed.
 _NEVER_SENT = (boto.EndpointConnectionError, boto.ConnectTimeoutError, boto.ProxyConnectionError)
 
+_USER_INFO = re.compile(r"://[^/\s\"']*@")
+
 HOW_TO_GIVE_CREDENTIALS = (
     "set AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or run where a role is "
     "attached; for a public bucket set DSTREAM_S3_NO_SIGN_REQUEST=1"
@@ -272,4 +274,5 @@ def http_date_s(text: str) -> float | None:
 
 def _first_line(error: Exception) -> str:
     lines = str(error).splitlines()
-    return lines[0][:500] if lines else type(error).__name__
+    # An endpoint may hold a proxy's password.
+    return _USER_INFO.sub("://", lines[0])[:500] if lines else type(error).__name__
