@@ -112,14 +112,14 @@ def moto_server() -> Iterator[str]:
         env=environment,
     )
     try:
-        _wait_for(port, server)
+        wait_for(port, server)
         yield f"http://127.0.0.1:{port}"
     finally:
         server.terminate()
         server.wait(timeout=30)
 
 
-def _wait_for(port: int, server: subprocess.Popen[bytes]) -> None:
+def wait_for(port: int, server: subprocess.Popen[bytes]) -> None:
     for _ in range(300):
         with socket.socket() as probe:
             if probe.connect_ex(("127.0.0.1", port)) == 0:
@@ -127,7 +127,7 @@ def _wait_for(port: int, server: subprocess.Popen[bytes]) -> None:
         if server.poll() is not None:
             break
         time.sleep(0.1)
-    pytest.fail(f"moto server did not start (exit code {server.poll()})")
+    pytest.fail(f"the server did not start (exit code {server.poll()})")
 
 
 @contextmanager
