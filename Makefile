@@ -26,16 +26,21 @@ check: $(VENV)/.dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-bench: $(VENV)/.dev
-	@$(BIN)/pip install $(PIP_QUIET) --group bench
-	@BIN=$(BIN) scripts/bench $(ENDPOINT)
+# In an environment of its own: torchcodec's wheels want torch's CUDA build, several gigabytes.
+bench: | .venv-bench/bin/python
+	@.venv-bench/bin/pip install $(PIP_QUIET) --editable . --group bench
+	@BIN=.venv-bench/bin scripts/bench $(ENDPOINT)
+
+.venv-bench/bin/python:
+	@$(PYTHON) -m venv .venv-bench
+	@.venv-bench/bin/pip install $(PIP_QUIET) --upgrade 'pip>=25.1'
 
 # Writes the README's example output anew.
 tour: demo
 	@BIN=$(BIN) scripts/tour
 
 clean:
-	rm -rf $(VENV) .demo
+	rm -rf $(VENV) .venv-bench .demo
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit("dstream needs Python 3.11 or newer: make PYTHON=python3.11 demo" if sys.version_info < (3, 11) else 0)'
