@@ -199,6 +199,13 @@ def test_root_has_a_cap_with_a_clear_error() -> None:
         encode_root(replace(sample_root(), entries=entries))
 
 
+def test_a_root_whose_text_could_not_be_read_back_is_not_written() -> None:
+    entry = replace(sample_root().entries[0], message="like all others " * 600)
+    entries = tuple(replace(entry, version=n) for n in range(1_000))
+    with pytest.raises(RefusedError, match=r"of text, the limit is 8.39 MB \(1000 generations\)"):
+        encode_root(replace(sample_root(), entries=entries))
+
+
 def test_log_keys_sort_newest_first() -> None:
     keys = [log_key(seq) for seq in (0, 1, 9, 10, 99_999, 2**63)]
     assert keys == sorted(keys, reverse=True)

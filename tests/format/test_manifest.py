@@ -7,7 +7,7 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dstream.errors import ConflictError, CorruptDataError, FormatVersionError
+from dstream.errors import ConflictError, CorruptDataError, FormatVersionError, RefusedError
 from dstream.format import manifest as m
 
 
@@ -73,6 +73,13 @@ def test_other_json_is_damage(text: bytes) -> None:
 def test_a_bomb_is_not_unpacked() -> None:
     with pytest.raises(CorruptDataError, match="declares"):
         m.decode_manifest(zstandard.compress(bytes(m.MAX_MANIFEST_BYTES + 1)))
+
+
+def test_what_could_not_be_read_back_is_not_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    size_bytes = len(zstandard.decompress(m.encode_manifest(manifest())))
+    monkeypatch.setattr(m, "MAX_MANIFEST_BYTES", size_bytes - 1)
+    with pytest.raises(RefusedError, match="manifest: its text would take"):
+        m.encode_manifest(manifest())
 
 
 def test_a_newer_format_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,7 +30,7 @@ from dstream.format.zjson import decode_document, encode_document
 from dstream.units import MIB
 
 SHARD_PREFIX = "_ds/cat/"
-MAX_SHARD_TEXT_BYTES = 64 * MIB
+MAX_SHARD_TEXT_BYTES = 8 * MIB
 """Most that a shard may decompress to."""
 
 _VERSION = 1
@@ -129,7 +129,8 @@ class Shard:
 def encode_shard(records: Sequence[Record]) -> bytes:
     """The stored bytes of a shard. ``records`` are sorted and not empty."""
     listed = [[name, slot, document] for (name, slot), document in records]
-    return encode_document({"v": _VERSION, "min_reader": _VERSION, "records": listed})
+    document = {"v": _VERSION, "min_reader": _VERSION, "records": listed}
+    return encode_document(document, max_bytes=MAX_SHARD_TEXT_BYTES, where="a catalog shard")
 
 
 def decode_shard(data: bytes, ref: ShardRef) -> Shard:

@@ -18,8 +18,8 @@ VERSION = 1
 MIN_READER = 1
 """The oldest reader that understands what this one writes."""
 
-MAX_MANIFEST_BYTES = 256 << 20
-"""Unpacked size beyond which a manifest is taken for damage."""
+MAX_MANIFEST_BYTES = 32 << 20
+"""Unpacked size beyond which a manifest is taken for damage: some 30,000 parts."""
 
 LAYOUTS = ("packed", "in_place")
 
@@ -143,12 +143,16 @@ def merge_manifests(base: Manifest | None, new: Manifest) -> Manifest:
 
 
 def encode_manifest(manifest: Manifest) -> bytes:
-    """The manifest's bytes; equal manifests give equal bytes."""
+    """The manifest's bytes; equal manifests give equal bytes.
+
+    Raises:
+        RefusedError: its text is longer than ``MAX_MANIFEST_BYTES``, so it could not be read.
+    """
     document = dataclasses.asdict(manifest)
     document["recipe"]["params"] = dict(manifest.recipe.params)
     document["version"] = VERSION
     document["min_reader"] = MIN_READER
-    return encode_document(document)
+    return encode_document(document, max_bytes=MAX_MANIFEST_BYTES, where="manifest")
 
 
 def decode_manifest(data: bytes) -> Manifest:

@@ -38,7 +38,7 @@ from dstream.format.entries import (
 )
 from dstream.format.fields import Fields
 from dstream.format.log_keys import HINT_KEY, LOG_PREFIX, log_key, log_seq
-from dstream.format.zjson import decode_document, encode_document
+from dstream.format.zjson import decode_document, encode_document, text_size_bytes
 from dstream.units import MIB, format_bytes
 
 __all__ = [
@@ -69,8 +69,8 @@ FORMAT_VERSION = 2
 MAX_ROOT_BYTES = 1 * MIB
 """Largest root as stored: every open and every commit moves one."""
 
-MAX_ROOT_TEXT_BYTES = 64 * MIB
-"""Most that a root may decompress to."""
+MAX_ROOT_TEXT_BYTES = 8 * MIB
+"""Most that a root may decompress to; parsing it takes 200 MB at worst."""
 
 
 def sha256_hex(data: bytes) -> str:
@@ -214,17 +214,22 @@ def encode_root(root: Root) -> bytes:
     """The stored bytes of a root.
 
     Raises:
-        RefusedError: more than ``MAX_ROOT_BYTES``; nothing more can be published.
+        RefusedError: more than ``MAX_ROOT_BYTES``, or too much text; nothing can be published.
         InvalidInputError: attributes that JSON cannot hold.
     """
     data = encode_document(_root_doc(root))
-    if len(data) > MAX_ROOT_BYTES:
+    for size_bytes, limit_bytes, what in (
+        (len(data), MAX_ROOT_BYTES, ""),
+        (text_size_bytes(data), MAX_ROOT_TEXT_BYTES, " of text"),
+    ):
+        if size_bytes <= limit_bytes:
+            continue
         raise RefusedError(
-            f"the catalog's root would take {format_bytes(len(data))}, the limit is "
-            f"{format_bytes(MAX_ROOT_BYTES)} ({len(root.entries)} generations); shorten messages "
+            f"the catalog's root would take {format_bytes(size_bytes)}{what}, the limit is "
+            f"{format_bytes(limit_bytes)} ({len(root.entries)} generations); shorten messages "
             "and attributes, or use another repository",
-            size_bytes=len(data),
-            limit_bytes=MAX_ROOT_BYTES,
+            size_bytes=size_bytes,
+            limit_bytes=limit_bytes,
         )
     return data
 

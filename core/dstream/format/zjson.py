@@ -2,7 +2,8 @@
 
 The same document gives the same bytes (sorted keys, no spaces, UTF-8, fixed compression
 level), so a hash of the bytes stands for the content. Reading is bounded: neither a forged
-frame header nor deep nesting can exhaust memory or the stack.
+frame header nor deep nesting can exhaust memory or the stack. Parsing takes up to 25 times the
+text's size, so every kind of document has its own limit, which its writer keeps as well.
 """
 
 from __future__ import annotations
@@ -12,16 +13,26 @@ from collections.abc import Mapping
 
 import zstandard
 
-from dstream.errors import CorruptDataError, InvalidInputError
+from dstream.errors import CorruptDataError, InvalidInputError, RefusedError
+from dstream.units import format_bytes
 
 _LEVEL = 3
 
 
-def encode_document(document: Mapping[str, object]) -> bytes:
+def encode_document(
+    document: Mapping[str, object], *, max_bytes: int | None = None, where: str = "document"
+) -> bytes:
     """The stored bytes of ``document``.
+
+    Args:
+        document: JSON values.
+        max_bytes: the most that its text may take: what its reader passes to
+            :func:`decode_document`, so that nothing is written that cannot be read back.
+        where: what is being written, for the error.
 
     Raises:
         InvalidInputError: it holds something JSON cannot say (NaN, bytes, lone surrogates).
+        RefusedError: its text is longer than ``max_bytes``.
     """
     try:
         text = json.dumps(
@@ -30,6 +41,14 @@ def encode_document(document: Mapping[str, object]) -> bytes:
         raw = text.encode()
     except (TypeError, ValueError) as fault:
         raise InvalidInputError(f"cannot be stored as JSON: {fault}") from fault
+    if max_bytes is not None and len(raw) > max_bytes:
+        raise RefusedError(
+            f"{where}: its text would take {format_bytes(len(raw))}, the limit is "
+            f"{format_bytes(max_bytes)}; shorten messages and attributes, or spread what it lists "
+            "over more names",
+            size_bytes=len(raw),
+            limit_bytes=max_bytes,
+        )
     return zstandard.ZstdCompressor(level=_LEVEL).compress(raw)
 
 
@@ -54,6 +73,11 @@ def decode_document(data: bytes, *, max_bytes: int, where: str) -> dict[str, obj
             f"{where}: got a {type(document).__name__}, expected a JSON object", where=where
         )
     return document
+
+
+def text_size_bytes(data: bytes) -> int:
+    """Size of the text in what :func:`encode_document` gave."""
+    return zstandard.frame_content_size(data)
 
 
 def _decompress(data: bytes, max_bytes: int, where: str) -> bytes:
