@@ -37,4 +37,4 @@ def run(
     retired = call.catalog().retire(*targets)
     labels = [generation.label for generation in retired] or list(targets)
     call.out.result({"retired": labels}, ["Retired " + ", ".join(labels)])
-    call.out.message("Their bytes go with: dstream gc")
+    call.out.message("Their bytes go once nothing holds them, with: dstream gc")

@@ -149,6 +149,11 @@ def test_clips_of_a_pin_stay_what_they_were(catalog: Catalog, source: Path) -> N
         assert repo.gc(GcSettings(keep_last=1, grace_s=0)).swept == ["clips@v1"]
         with pytest.raises(NotFoundError):
             repo.catalog.resolve("clips@v1")
+        with pytest.raises(NotFoundError, match=r"clips@v1 was collected.*pin 'run' is gone"):
+            repo.clips("clips", frames=4, array="numpy", pin=pinned.token)
+    with dstream.open(pinned.token) as frozen:
+        with pytest.raises(NotFoundError, match=r"clips@v1 was collected.*pin 'run' is gone"):
+            frozen.clips("clips", frames=4, array="numpy")
 
 
 def same(one: Clips, other: Clips) -> bool:

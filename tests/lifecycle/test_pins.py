@@ -59,9 +59,11 @@ def test_pins_expire_by_the_stores_clock(catalog: Catalog, server: FakeClock) ->
     server.sleep(DAY_S * 0.2)
     report = catalog.gc(AT_ONCE)
     assert (report.expired_pins, report.swept) == (["p"], ["run@v1"])
-    with pytest.raises(ConflictError, match="is lost") as lost:
+    with pytest.raises(ConflictError, match="its time ran out or it was given up") as lost:
         catalog.renew("p")
     assert lost.value.facts["reason"] == "pin-lost"
+    with pytest.raises(ConflictError, match="there is no pin 'never'; if there was one"):
+        catalog.renew("never")
 
 
 def test_pins_tell_what_they_alone_keep(catalog: Catalog) -> None:
@@ -87,6 +89,76 @@ def test_pinning_the_same_again_is_one_pin(catalog: Catalog) -> None:
         catalog.pin(pin_id="../p")
     with pytest.raises(InvalidInputError):
         catalog.pin([], pin_id="q")
+
+
+def test_a_repeat_that_asks_for_another_time_or_owner_is_refused(
+    catalog: Catalog, server: FakeClock
+) -> None:
+    first = catalog.pin(pin_id="p", owner="me", ttl_s=3600)
+    server.sleep(1800)
+    head = catalog.head().seq
+    for same in (
+        catalog.pin(pin_id="p", owner="me", ttl_s=3600.0),
+        catalog.pin(pin_id="p", ttl_s=3600),
+        catalog.pin(pin_id="p"),
+    ):
+        assert (same.token, same.pin) == (first.token, first.pin)
+    with pytest.raises(ConflictError, match=r"3600 s, not 7776000 s.*dstream renew p") as no:
+        catalog.pin(pin_id="p", ttl_s=90 * DAY_S)
+    assert no.value.facts["reason"] == "pin-exists"
+    with pytest.raises(ConflictError, match=r"of owner 'me', not 'you'.*dstream renew p"):
+        catalog.pin(pin_id="p", owner="you", ttl_s=3600)
+    assert catalog.head().seq == head, "nothing was written"
+    catalog.renew("p", 90 * DAY_S)
+    assert catalog.pin(pin_id="p", ttl_s=90 * DAY_S).token == first.token
+    catalog.pin(pin_id="ever")
+    with pytest.raises(ConflictError, match="lasts for ever, not 60 s"):
+        catalog.pin(pin_id="ever", ttl_s=60)
+
+
+def test_reading_what_was_collected_tells_so(catalog: Catalog) -> None:
+    token = catalog.pin(["run"], pin_id="p").token
+    frozen = Catalog.open_at(catalog.store, token)
+    generation = frozen.resolve("run@v1")
+    by_number = Catalog.open_at(catalog.store, catalog.head().seq)
+    catalog.retire("run@v1")
+    catalog.unpin("p")
+    assert catalog.gc(AT_ONCE).swept == ["run@v1"]
+    for reader, why in (
+        (frozen, "pin 'p' is gone: it expired or was given up"),
+        (Catalog.open_at(catalog.store, token), "pin 'p' is gone"),
+        (by_number, "no pin keeps root"),
+        (catalog, "longer ago than the grace"),
+    ):
+        with pytest.raises(NotFoundError, match=rf"run@v1 was collected.*{why}") as gone:
+            reader.manifest_bytes(generation)
+        assert gone.value.facts["version"] == 1
+    catalog.pin(["run"], pin_id="p")
+    with pytest.raises(NotFoundError, match="pin 'p' does not keep it"):
+        frozen.manifest_bytes(generation)
+
+
+def test_a_manifest_that_is_gone_though_it_is_kept_is_not_called_collected(
+    catalog: Catalog,
+) -> None:
+    generation = catalog.resolve("run@v2")
+    catalog.store.delete_many([(generation.manifest.key, None)])
+    with pytest.raises(NotFoundError) as gone:
+        catalog.manifest_bytes(generation)
+    assert "collected" not in str(gone.value)
+
+
+def test_what_exists_is_listed_without_gaps(catalog: Catalog) -> None:
+    catalog.retire("run@v2")
+    with pytest.raises(NotFoundError, match="run has 3 generations, v1, v3, v4, and"):
+        catalog.resolve("run@v2")
+    for number in range(5, 8):
+        publish_files(catalog, "run", {"weights": f"text {number}"})
+    with pytest.raises(NotFoundError, match="run has 6 generations, v1, v3 to v7, and"):
+        catalog.resolve("run@v2")
+    catalog.retire("run@v1", *(f"run@v{number}" for number in range(3, 7)))
+    with pytest.raises(NotFoundError, match="run has 1 generation, v7, and"):
+        catalog.resolve("run@v2")
 
 
 def test_an_old_root_can_be_pinned_until_something_of_it_is_given_up(catalog: Catalog) -> None:

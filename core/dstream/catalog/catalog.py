@@ -28,6 +28,7 @@ from dstream.catalog.publishing import (
 )
 from dstream.catalog.selection import select
 from dstream.catalog.sessions import Session, open_session
+from dstream.catalog.tokens import Token
 from dstream.catalog.transitions import check_fence
 from dstream.clock import Clock, SystemClock
 from dstream.errors import (
@@ -85,6 +86,7 @@ class Catalog(Lifecycle):
         self._meter = meter
         self._just_opened: Head | None = None
         self._frozen: Head | None = None
+        self._frozen_pin = ""
 
     @classmethod
     def open(
@@ -139,6 +141,7 @@ class Catalog(Lifecycle):
         """
         catalog = cls(store, clock, meter=meter)
         catalog._frozen = catalog._head_at(at)
+        catalog._frozen_pin = Token.parse(at).pin_id if isinstance(at, str) else ""
         return catalog
 
     @classmethod
@@ -328,14 +331,20 @@ class Catalog(Lifecycle):
         return self.head().aliases_of(check_name(name))
 
     def manifest_bytes(self, generation: Generation) -> bytes:
-        """A generation's manifest as stored, checked against the catalog's hash."""
-        return self._manifests.read_bytes(generation.manifest)
+        """A generation's manifest as stored, checked against the catalog's hash.
+
+        Raises:
+            NotFoundError: it is gone; collected, as a rule.
+        """
+        with self._told_if_collected(generation):
+            return self._manifests.read_bytes(generation.manifest)
 
     def dataset(self, generation: Generation) -> Manifest:
         """The manifest of a dataset generation.
 
         Raises:
             InvalidInputError: the generation is no dataset.
+            NotFoundError: it is gone; collected, as a rule.
             CorruptDataError: the stored manifest is damaged.
         """
         if generation.kind != "dataset":
@@ -343,7 +352,8 @@ class Catalog(Lifecycle):
                 f"{generation.label} is a {generation.kind}, expected a dataset",
                 kind=generation.kind,
             )
-        return self._manifests.read(generation.manifest)
+        with self._told_if_collected(generation):
+            return self._manifests.read(generation.manifest)
 
     def log(self, limit: int | None = 20) -> list[LogEntry]:
         """The last commits, newest first; the chain of hashes is checked along the way.

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 
 from dstream.catalog.commit import Committed, Committer, Intent
 from dstream.catalog.contents import Contents
@@ -35,6 +36,7 @@ class Lifecycle:
     _new_id: Callable[[], str]
     _just_opened: Head | None
     _frozen: Head | None
+    _frozen_pin: str
 
     def head(self) -> Root:
         """The newest root."""
@@ -115,14 +117,16 @@ class Lifecycle:
 
         Args:
             names: only generations of these artifacts; None: of all.
-            pin_id: to find it again; pinning the same under the same id again is one pin.
+            pin_id: to find it again; pinning the same under the same id again is one pin, and
+                does not renew it.
             owner: for people.
             ttl_s: how long it lasts, by the store's clock, unless it is renewed; None: for ever.
             seq: pin an earlier root instead.
 
         Raises:
             NotFoundError: a name does not exist.
-            ConflictError: the id stands for another pin, or collection has given up what that
+            ConflictError: the id stands for another pin, or for one with another owner or time
+                (:meth:`renew` changes the time), or collection has given up what that
                 root lists.
         """
         chosen = pin_id or f"pin-{self._new_id()[:16]}"
@@ -134,8 +138,8 @@ class Lifecycle:
         """Let a pin's time begin anew.
 
         Raises:
-            ConflictError: the pin is lost (fact ``reason`` is ``pin-lost``): what it kept may
-                be deleted.
+            ConflictError: there is no such pin (fact ``reason`` is ``pin-lost``): if there was
+                one, what it kept may be deleted.
         """
         op = RenewPin(pin_id, ttl_s)
         return self._pinned(self._commit(lambda _: op).head, pin_id)
@@ -236,6 +240,34 @@ class Lifecycle:
                 "changes; open the repository itself to change it",
                 seq=self._frozen.seq,
             )
+
+    @contextmanager
+    def _told_if_collected(self, generation: Generation) -> Iterator[None]:
+        """Say of a manifest that is gone why it is, where collection took it."""
+        try:
+            yield
+        except NotFoundError as error:
+            newest = self._log.refresh().root
+            record = newest.record(generation.name, generation.version)
+            if record is not None and record.condemned_seq is None:
+                raise  # something that is kept was lost: damage, for verify to look at
+            raise NotFoundError(
+                f"{generation.label} was collected: its bytes are deleted"
+                f"{self._why_unkept(newest)}. See what there is with: dstream ls",
+                name=generation.name,
+                version=generation.version,
+                pin_id=self._frozen_pin,
+            ) from error
+
+    def _why_unkept(self, newest: Root) -> str:
+        if self._frozen is None:
+            return "; it was retired longer ago than the grace of collection"
+        pin_id = self._frozen_pin
+        if not pin_id:
+            return f", and no pin keeps root {self._frozen.seq}, which lists it"
+        if pin_id in newest.pins:
+            return f", and pin {pin_id!r} does not keep it: the pin is newer, or of other names"
+        return f", and pin {pin_id!r} is gone: it expired or was given up"
 
     def _head_at(self, seq: int | str) -> Head:
         if isinstance(seq, int):

@@ -59,6 +59,10 @@ def check_pin_id(pin_id: str) -> str:
 def pin_root(root: Root, op: PinRoot, seq: int, time_hint_s: float) -> Root:
     """The state with the pin; ``root`` itself where the same pin is there already.
 
+    A repeat is the same where its names are, and where the root, the owner and the time are too
+    as far as it gives them. The time is compared as asked for, not by when it would end: a pin
+    that lasts an hour is the same an hour later. Repeating does not renew.
+
     Raises:
         InvalidInputError: an id, a name or a time that cannot be.
         NotFoundError: a name that does not exist.
@@ -72,16 +76,8 @@ def pin_root(root: Root, op: PinRoot, seq: int, time_hint_s: float) -> Root:
         raise InvalidInputError("a pin of no name keeps nothing; give names, or none at all")
     known = root.pins.get(op.pin_id)
     if known is not None:
-        same = known.names == names and op.seq in (None, known.seq)
-        if same and (not op.owner or op.owner == known.owner):
-            return root
-        raise ConflictError(
-            f"pin {op.pin_id!r} stands for something else: root {known.seq}, "
-            f"{'all names' if known.names is None else ', '.join(known.names)}, owner "
-            f"{known.owner!r}; use another id, or unpin it first",
-            reason="pin-exists",
-            pin_id=op.pin_id,
-        )
+        _refuse_changed(op, names, known)
+        return root
     if len(root.pins) >= MAX_PINS:
         raise ConflictError(
             f"there are {len(root.pins)} pins, the limit is {MAX_PINS}: pin once a run, not once "
@@ -107,13 +103,43 @@ def pin_root(root: Root, op: PinRoot, seq: int, time_hint_s: float) -> Root:
     return with_op(replace(root, pins={**root.pins, op.pin_id: pin}), done)
 
 
+def _refuse_changed(op: PinRoot, names: tuple[str, ...] | None, known: Pin) -> None:
+    if known.names != names or op.seq not in (None, known.seq):
+        raise ConflictError(
+            f"pin {op.pin_id!r} stands for something else: root {known.seq}, "
+            f"{'all names' if known.names is None else ', '.join(known.names)}, owner "
+            f"{known.owner!r}; use another id, or unpin it first",
+            reason="pin-exists",
+            pin_id=op.pin_id,
+        )
+    if op.owner and op.owner != known.owner:
+        raise ConflictError(
+            f"pin {op.pin_id!r} is there already, of owner {known.owner!r}, not {op.owner!r}, and "
+            "was left as it is; an owner never changes: use another id, leave the owner out, or "
+            f"let its time begin anew with: dstream renew {op.pin_id}",
+            reason="pin-exists",
+            pin_id=op.pin_id,
+        )
+    if op.ttl_s is not None and op.ttl_s != known.ttl_s:
+        lasts = "for ever" if known.ttl_s is None else f"{known.ttl_s:.12g} s"
+        raise ConflictError(
+            f"pin {op.pin_id!r} is there already and lasts {lasts}, not {op.ttl_s:.12g} s; it was "
+            f"left as it is. To change that: dstream renew {op.pin_id} --ttl TIME",
+            reason="pin-exists",
+            pin_id=op.pin_id,
+            ttl_s=known.ttl_s,
+            asked_ttl_s=op.ttl_s,
+        )
+
+
 def renew_pin(root: Root, op: RenewPin, seq: int, time_hint_s: float) -> Root:
     """The state with the pin's time begun anew; raises ConflictError where it is lost."""
     known = root.pins.get(op.pin_id)
     if known is None:
         raise ConflictError(
-            f"pin {op.pin_id!r} is lost: it expired or was given up, and what it kept may be "
-            "deleted; pin again, and check what was read since",
+            f"there is no pin {op.pin_id!r}; if there was one, its time ran out or it was given "
+            "up and it was removed, and what it kept may be deleted: pin again, and check what "
+            "was read since. List what there is with: dstream pins",
             reason="pin-lost",
             pin_id=op.pin_id,
         )

@@ -58,8 +58,32 @@ def _what_there_is(root: Root, name: str) -> str:
         return f"all generations of {name} have been retired"
     aliases = sorted(root.aliases_of(name))
     named = f"aliases {_joined(aliases)}" if aliases else "no alias"
-    span = f"v{versions[0]}" if len(versions) == 1 else f"v{min(versions)} to v{max(versions)}"
-    return f"{name} has {len(versions)} generation(s), {span}, and {named}"
+    count = "1 generation" if len(versions) == 1 else f"{len(versions)} generations"
+    return f"{name} has {count}, {_spans(sorted(versions))}, and {named}"
+
+
+def _spans(versions: list[int]) -> str:
+    """What exists, in runs without a gap; the newest few where there are many.
+
+    >>> _spans([1, 3]), _spans([1, 2, 3, 4, 7]), _spans(list(range(1, 30, 2)))
+    ('v1, v3', 'v1 to v4, v7', 'v21, v23, v25, v27, v29 and 10 older')
+    """
+    runs: list[list[int]] = []
+    for version in versions:
+        if runs and version == runs[-1][-1] + 1:
+            runs[-1].append(version)
+        else:
+            runs.append([version])
+    shown = runs[-_SHOWN:]
+    older = sum(map(len, runs)) - sum(map(len, shown))
+    text = ", ".join(_span(run[0], run[-1]) for run in shown)
+    return f"{text} and {older} older" if older else text
+
+
+def _span(first: int, last: int) -> str:
+    if last - first < 2:
+        return ", ".join(f"v{version}" for version in range(first, last + 1))
+    return f"v{first} to v{last}"
 
 
 def _joined(words: list[str]) -> str:
