@@ -133,6 +133,8 @@ def is_path(target: str, repo: str) -> bool:
     """
     if "://" in target or target.startswith(("/", "./", "../", "~")) or target in (".", ".."):
         return True
+    if target.lower().startswith(("s3:/", "file:/")):  # no name has a colon: a slash is missing
+        return True
     path = Path(target)
     looks_like_one = "/" in target or path.suffix != ""
     if not repo:

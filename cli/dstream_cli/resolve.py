@@ -35,6 +35,9 @@ def run(
     Where its place in the log is still free it is taken by an entry that changes nothing, so
     that the lost write can no longer arrive.
     """
+    from dstream.catalog.names import check_txn_id
+
+    check_txn_id(txn)
     call = common(context, repo=repo, quiet=quiet, s3_arg=s3_arg)
     committed = call.catalog().resolve_txn(txn, slot)
     said = "is committed" if committed else "is not committed and never will be: run it again"

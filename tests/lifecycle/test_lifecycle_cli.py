@@ -4,8 +4,10 @@ from pathlib import Path
 
 import pytest
 
+import dstream as dstream_api
 from cli_runner import dstream
 from dstream.catalog import Catalog
+from dstream.errors import InvalidInputError
 from dstream.store.opening import open_store
 from lifecycle_made import publish_files
 
@@ -36,7 +38,13 @@ def test_pin_retire_collect(repo: str) -> None:
     token = dstream("pin", "--id", "p", "--ttl", "30d", "--quiet", "--repo", repo).out.strip()
     again = dstream("pin", "--id", "p", "--quiet", "--repo", repo).out.strip()
     assert again == token
-    assert dstream("retire", "run@v1", "run@v2", "--repo", repo).code == 0
+    assert dstream("pin", "--id", "p", "--ttl", "720h", "--repo", repo).code == 0
+    longer = dstream("pin", "--id", "p", "--ttl", "90d", "--repo", repo)
+    assert longer.code == 11
+    assert "dstream renew p --ttl" in " ".join(longer.err.split())
+    retired = dstream("retire", "run@v1", "run@v2", "--repo", repo)
+    assert retired.code == 0
+    assert "once nothing holds them" in retired.err
     assert dstream("retire", "run@v3", "--repo", repo).code == 11
     (pin,) = dstream("pins", "--json", "--repo", repo).document()["pins"]
     assert pin["alone_generations"] == ["run@v1", "run@v2"]
@@ -74,5 +82,24 @@ def test_resolve(repo: str) -> None:
     root = Catalog.open(open_store(repo)).head()
     said = dstream("resolve", root.txn_id, root.seq, "--json", "--repo", repo).document()
     assert said["committed"] is True
-    said = dstream("resolve", "lost", root.seq + 1, "--json", "--repo", repo).document()
+    said = dstream("resolve", "0" * 32, root.seq + 1, "--json", "--repo", repo).document()
     assert said["committed"] is False
+
+
+@pytest.mark.parametrize("txn", ["xx", "0" * 31, "0" * 33, "G" * 32, "../" + "0" * 29])
+def test_a_word_that_is_no_transaction_settles_nothing(repo: str, txn: str) -> None:
+    before = Catalog.open(open_store(repo)).head().seq
+    refused = dstream("resolve", txn, before + 1, "--repo", repo)
+    assert refused.code == 2
+    assert "32 hex digits" in " ".join(refused.err.split())
+    with dstream_api.open(repo) as opened, pytest.raises(InvalidInputError):
+        opened.resolve_txn(txn, before + 1)
+    assert Catalog.open(open_store(repo)).head().seq == before
+
+
+def test_a_url_that_lost_a_slash_is_no_name(repo: str) -> None:
+    for target in ("s3:/bucket/x", "file:/folder/x"):
+        refused = dstream("show", target, "--repo", repo)
+        assert refused.code == 2
+        assert "two slashes" in " ".join(refused.err.split())
+    assert dstream("ls", "--repo", "s3:/bucket/x").code == 2

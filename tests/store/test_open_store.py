@@ -58,6 +58,27 @@ def test_bad_urls_are_refused_without_showing_secrets(url: str) -> None:
     assert "key:secret" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("url", "meant"),
+    [
+        ("s3:/bucket/x", "write s3://bucket/x "),
+        ("S3:/bucket", "write s3://bucket "),
+        ("file:/folder/x", "write file:///folder/x "),
+        ("memory:/name", "write memory://name "),
+    ],
+)
+def test_a_url_that_lost_a_slash_is_corrected(url: str, meant: str) -> None:
+    with pytest.raises(InvalidInputError, match=meant):
+        open_store(url)
+    assert open_store(f"./{url}").url.endswith(f"/{url}"), "a folder may have any name"
+
+
+def test_a_secret_in_a_url_that_lost_a_slash_is_not_shown() -> None:
+    with pytest.raises(InvalidInputError, match="write s3://") as caught:
+        open_store("s3:/key:secret@bucket/x")
+    assert "secret" not in str(caught.value)
+
+
 def test_settings_are_checked() -> None:
     for bad in ({"addressing": "both"}, {"part_bytes": 1}):
         with pytest.raises(InvalidInputError):

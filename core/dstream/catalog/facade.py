@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from dstream.catalog.catalog import Catalog
 from dstream.catalog.gc_report import GcReport, GcSettings
+from dstream.catalog.names import check_txn_id
 from dstream.catalog.pins import Pinned
 from dstream.catalog.verify import VerifyReport
 from dstream.format.root import Generation
@@ -62,4 +63,4 @@ class RepoLifecycle:
 
     def resolve_txn(self, txn_id: str, slot: int) -> bool:
         """Settle a commit whose outcome was unknown; True when it is in the log."""
-        return self.catalog.resolve_txn(txn_id, slot)
+        return self.catalog.resolve_txn(check_txn_id(txn_id), slot)

@@ -15,6 +15,7 @@ MAX_ALIAS_CHARS = 100
 _NAME_PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
 _ALIAS = re.compile(r"[A-Za-z_][A-Za-z0-9._-]*")
 _VERSION = re.compile(r"v([1-9][0-9]{0,18})")
+_TXN_ID = re.compile(r"[0-9a-f]{32}")
 _LIKE_VERSION = re.compile(r"[vV][0-9]*")
 
 
@@ -66,6 +67,21 @@ def check_session_key(key: str) -> str:
             key=key,
         )
     return key
+
+
+def check_txn_id(txn_id: str) -> str:
+    """Return ``txn_id`` if it has the form of a transaction's id, else raise.
+
+    Raises:
+        InvalidInputError: it cannot be one.
+    """
+    if not _TXN_ID.fullmatch(txn_id):
+        raise InvalidInputError(
+            f"not a transaction id: {_shown(txn_id)}; it has 32 hex digits, and stands in the "
+            "error of the commit whose outcome is unknown",
+            txn_id=txn_id,
+        )
+    return txn_id
 
 
 @dataclass(frozen=True, slots=True)

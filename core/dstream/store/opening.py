@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from urllib.parse import unquote, urlsplit
 
 import numpy as np
@@ -19,6 +20,8 @@ from dstream.store.options import StoreOptions
 from dstream.store.retry import Retrier, Retrying
 
 __all__ = ["StoreOptions", "open_store"]
+
+_LOST_SLASH = re.compile(r"(s3|file|memory):/(?!/)", re.IGNORECASE)
 
 
 def open_store(
@@ -49,6 +52,7 @@ def open_store(
     clock = clock or SystemClock()
     retrier = Retrier(options.retry, rng or np.random.default_rng(), meter, clock)
     text = os.fspath(url)
+    _refuse_lost_slash(text)
     scheme = text.partition("://")[0].lower() if "://" in text else ""
     if scheme == "s3":
         return Retrying(_s3(text, options, meter, clock, retrier, on_skip), retrier)
@@ -61,6 +65,21 @@ def open_store(
         )
     local = LocalStore(_folder(text, scheme), meter=meter, clock=clock, on_skip=on_skip)
     return Retrying(Metered(local, meter, clock), retrier)
+
+
+def _refuse_lost_slash(text: str) -> None:
+    """``s3:/bucket`` would be a folder named ``s3:``, which nobody means."""
+    match = _LOST_SLASH.match(text)
+    if match is None:
+        return
+    scheme, rest = match[1].lower(), text[match.end() :]
+    meant = f"{scheme}:///{rest}" if scheme == "file" else f"{scheme}://{rest}"
+    # What stands before an @ may be a secret.
+    shown = f"write {meant}" if "@" not in rest.partition("/")[0] else f"write {scheme}://"
+    raise InvalidInputError(
+        f"a URL of kind {scheme!r} has two slashes after the colon: {shown} (for a folder "
+        f"of that very name: ./{scheme}:)"
+    )
 
 
 def _s3(
