@@ -223,7 +223,7 @@ def test_outcomes_of_put_if_absent(
 
 def test_put_if_absent_that_could_not_connect_is_no_unknown_outcome(stub: Stub) -> None:
     store = S3Store("bucket", "", StoreOptions(endpoint_url="http://127.0.0.1:9"))
-    with pytest.raises(StorageError):
+    with pytest.raises(StorageError, match="check AWS_ENDPOINT_URL"):
         store.put_if_absent("k", b"")
     store.close()
 

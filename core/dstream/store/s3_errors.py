@@ -49,6 +49,11 @@ _ABSENT_CREDENTIALS = (
 # The connection was never made, so that not even a write can have landed.
 _NEVER_SENT = (boto.EndpointConnectionError, boto.ConnectTimeoutError, boto.ProxyConnectionError)
 
+_HOW_TO_REACH_A_SERVER = (
+    "; nothing answers there: check AWS_ENDPOINT_URL (or the profile's endpoint_url, or "
+    "StoreOptions.endpoint_url), the region and the network"
+)
+
 _USER_INFO = re.compile(r"://[^/\s\"']*@")
 
 HOW_TO_GIVE_CREDENTIALS = (
@@ -229,7 +234,9 @@ def error_for_botocore(error: Exception, target: Target) -> DstreamError:
         isinstance(error, boto.NoRegionError | boto.InvalidConfigError)
     ):
         return InvalidInputError(f"{target.url}: {_first_line(error)}", **facts)
-    if isinstance(error, _NEVER_SENT) or not target.conditional:
+    if isinstance(error, _NEVER_SENT):
+        return StorageError(f"{target.url}: {_first_line(error)}{_HOW_TO_REACH_A_SERVER}", **facts)
+    if not target.conditional:
         return StorageError(f"{target.url}: {_first_line(error)}", **facts)
     return OutcomeUnknownError(
         f"{target.url}: the answer was lost ({_first_line(error)}) and the write may have landed; "
