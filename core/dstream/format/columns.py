@@ -20,8 +20,8 @@ from dstream.errors import CorruptDataError
 
 Int64s = NDArray[np.int64]
 
-MAX_ROWS = 1 << 25
-"""More packets than this in one video is taken for damage (12 days at 30 frames a second)."""
+MAX_ROWS = 24 * 3600 * 240
+"""More packets than this in one video is taken for damage: 24 hours at 240 frames a second."""
 
 _WIDTHS = (1, 2, 4, 8)
 _MAX_ORDER = 2
@@ -106,7 +106,21 @@ def planes_size_bytes(spec: Mapping[str, object]) -> int:
         or order > rows
     ):
         raise CorruptDataError(f"impossible column in a packet table: {dict(spec)!r:.200}")
+    for number in (spec.get("fill", 0), *seeds):
+        _signed(number)
     return width * (rows - order)
+
+
+def rows_of(specs: Mapping[str, Mapping[str, object]]) -> int:
+    """The number of rows that all columns of one table have; nothing is allocated to tell.
+
+    Raises:
+        CorruptDataError: they differ, or a spec is not one that :func:`pack` writes.
+    """
+    lengths = {name: _count(spec, "rows") for name, spec in specs.items()}
+    if len(set(lengths.values())) != 1:
+        raise CorruptDataError(f"index entry: columns of one table differ in length: {lengths}")
+    return next(iter(lengths.values()))
 
 
 def unpack(spec: Mapping[str, object], planes: memoryview) -> Int64s:

@@ -10,21 +10,19 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from fractions import Fraction
 
 import numpy as np
 import xxhash
 import zstandard
 
-from dstream.errors import CorruptDataError, FormatVersionError
-from dstream.format import columns
+from dstream.errors import CorruptDataError, FormatVersionError, MediaError, MediaReason
+from dstream.format import columns, residuals
 from dstream.format.columns import Int64s
 from dstream.format.index import (
     Access,
-    GopTable,
     IndexCost,
-    PacketTable,
     VideoIndex,
     VideoTrack,
 )
@@ -38,6 +36,15 @@ MAX_ENTRY_BYTES = 1 << 30
 
 MAX_TEXT_BYTES = 1 << 20
 """The same for its JSON text, which has a fixed number of short fields."""
+
+FREE_ROWS = 1 << 20
+"""Rows that a table may have however small its entry is: regular columns take no bytes."""
+
+FREE_BYTES = 64 << 20
+"""What an entry may unpack to however small it is."""
+
+MAX_RATIO = 1024
+"""Further rows, and further unpacked bytes, for each byte of an entry. Real ones: 1/2 and 10."""
 
 _GROUP = struct.Struct("<4sHHQ")  # magic, version, min_reader, entries
 _GROUP_MAGIC = b"DSIX"
@@ -92,7 +99,11 @@ def decode_index_group(data: bytes) -> list[VideoIndex]:
 
 
 def encode_index_entry(index: VideoIndex) -> bytes:
-    """One video's entry."""
+    """One video's entry.
+
+    Raises:
+        MediaError: a video of so many packets that readers would take its entry for damage.
+    """
     blobs: list[bytes] = [index.track.extradata, index.header]
     document: dict[str, object] = {
         "track": _track_document(index.track),
@@ -103,8 +114,8 @@ def encode_index_entry(index: VideoIndex) -> bytes:
         "header_bytes": len(index.header),
     }
     if index.packets is not None:
-        document["packets"] = _pack_columns(_packet_residuals(index.packets), blobs)
-    document["gops"] = _pack_columns(_gop_residuals(index.gops, index.packets), blobs)
+        document["packets"] = _pack_columns(residuals.packet_residuals(index.packets), blobs)
+    document["gops"] = _pack_columns(residuals.gop_residuals(index.gops, index.packets), blobs)
     checksum = index.gops.checksum
     document["has_checksums"] = checksum is not None
     if checksum is not None:
@@ -113,7 +124,14 @@ def encode_index_entry(index: VideoIndex) -> bytes:
     raw = b"".join((len(text).to_bytes(4, "little"), text, *blobs))
     frame = zstandard.ZstdCompressor(level=_ZSTD_LEVEL).compress(raw)
     digest = xxhash.xxh3_64_intdigest(raw)
-    return _ENTRY.pack(_ENTRY_MAGIC, VERSION, MIN_READER, len(raw), digest, len(frame)) + frame
+    entry = _ENTRY.pack(_ENTRY_MAGIC, VERSION, MIN_READER, len(raw), digest, len(frame)) + frame
+    rows = max(len(index.gops), 0 if index.packets is None else len(index.packets))
+    fault = _implausible(rows, index.size_bytes, len(entry))
+    if fault is None and len(raw) > _most_raw_bytes(len(frame)):
+        fault = f"{len(raw)} bytes of tables in a frame of {len(frame)}"
+    if fault:
+        raise MediaError(f"its index cannot be stored: {fault}", reason=MediaReason.INDEX_TOO_LARGE)
+    return entry
 
 
 def decode_index_entry(data: bytes) -> VideoIndex:
@@ -136,128 +154,55 @@ def decode_index_entry(data: bytes) -> VideoIndex:
         if text_bytes > MAX_TEXT_BYTES:
             raise CorruptDataError(f"index entry: its description has {text_bytes} bytes")
         document = json.loads(bytes(cursor.take(text_bytes)))
-        return _parse(document, cursor)
+        return _parse(document, cursor, len(data))
     except (
         KeyError, TypeError, ValueError, ZeroDivisionError, IndexError, RecursionError,
     ) as error:  # fmt: skip
         raise CorruptDataError(f"index entry: its description cannot be read: {error}") from error
 
 
-def _parse(document: Mapping[str, object], cursor: _Cursor) -> VideoIndex:
+def _parse(document: Mapping[str, object], cursor: _Cursor, entry_bytes: int) -> VideoIndex:
+    # Everything that can be wrong is looked at first: a column may take no bytes and be long.
     extradata = bytes(cursor.take(_int(document, "extradata_bytes")))
     header = bytes(cursor.take(_int(document, "header_bytes")))
-    packets = None
-    if "packets" in document:
-        packets = _restore_packets(_unpack_columns(document["packets"], _PACKET_COLUMNS, cursor))
-    gops = _restore_gops(_unpack_columns(document["gops"], _GOP_COLUMNS, cursor), packets)
-    if document["has_checksums"]:
-        stored = cursor.take(8 * len(gops))
-        gops = replace(gops, checksum=np.frombuffer(stored, dtype="<u8").astype(np.uint64))
+    track = _track(document["track"], extradata)
+    access = Access(str(document["access"]))
+    size_bytes = _int(document, "size_bytes")
     cost = document["cost"]
     if not isinstance(cost, list):
         raise CorruptDataError("index entry: its cost is no list")
-    return VideoIndex(
-        track=_track(document["track"], extradata),
-        access=Access(str(document["access"])),
-        gops=gops,
-        packets=packets,
-        header=header,
-        size_bytes=_int(document, "size_bytes"),
-        cost=IndexCost(int(cost[0]), int(cost[1]), bool(cost[2])),
-    )
+    read = IndexCost(int(cost[0]), int(cost[1]), bool(cost[2]))
+    has_checksums = bool(document["has_checksums"])
+    packet_specs = None
+    if "packets" in document:
+        packet_specs = _specs(document["packets"], _PACKET_COLUMNS)
+    gop_specs = _specs(document["gops"], _GOP_COLUMNS)
+    gop_rows = columns.rows_of(gop_specs)
+    packet_rows = 0 if packet_specs is None else columns.rows_of(packet_specs)
+    fault = _implausible(max(packet_rows, gop_rows), size_bytes, entry_bytes)
+    if fault:
+        raise CorruptDataError(f"index entry: {fault}")
+    specs = [*gop_specs.values(), *(packet_specs or {}).values()]
+    cursor.need(sum(map(columns.planes_size_bytes, specs)) + 8 * gop_rows * has_checksums)
+    packets = None
+    if packet_specs is not None:
+        packets = residuals.restore_packets(_unpack_columns(packet_specs, cursor))
+    gops = residuals.restore_gops(_unpack_columns(gop_specs, cursor), packets)
+    if has_checksums:
+        stored = cursor.take(8 * len(gops))
+        gops = replace(gops, checksum=np.frombuffer(stored, dtype="<u8").astype(np.uint64))
+    return VideoIndex(track, access, gops, packets, header, size_bytes, read)
 
 
-# Columns that follow from others are stored as what is left after the guess: mostly zeros.
-
-
-def _packet_residuals(packets: PacketTable) -> dict[str, Int64s]:
-    return {
-        "dts": packets.dts,
-        "pts": packets.pts - packets.dts,
-        "size_bytes": packets.size_bytes,
-        "offset_bytes": packets.offset_bytes - _chained(packets.offset_bytes, packets.size_bytes),
-        "duration": packets.duration,
-        "flags": packets.flags.astype(np.int64),
-    }
-
-
-def _restore_packets(stored: Mapping[str, Int64s]) -> PacketTable:
-    sizes = stored["size_bytes"]
-    _same_length(stored)
-    flags = stored["flags"]
-    if len(flags) and not 0 <= int(flags.min()) <= int(flags.max()) < 256:
-        raise CorruptDataError("index entry: packet flags are out of range")
-    return PacketTable(
-        offset_bytes=_unchain(stored["offset_bytes"], sizes),
-        size_bytes=sizes,
-        pts=stored["pts"] + stored["dts"],
-        dts=stored["dts"],
-        duration=stored["duration"],
-        flags=flags.astype(np.uint8),
-    )
-
-
-def _gop_residuals(gops: GopTable, packets: PacketTable | None) -> dict[str, Int64s]:
-    guess = _gop_guess(gops.first_packet, packets)
-    offsets = gops.offset_bytes - guess.offset_bytes
-    return {
-        "first_packet": gops.first_packet,
-        "key_pts": gops.key_pts - guess.key_pts,
-        "offset_bytes": offsets,
-        "size_bytes": gops.size_bytes - _up_to_next(gops.offset_bytes),
-        "payload_bytes": gops.payload_bytes - guess.payload_bytes,
-    }
-
-
-def _restore_gops(stored: Mapping[str, Int64s], packets: PacketTable | None) -> GopTable:
-    _same_length(stored)
-    guess = _gop_guess(stored["first_packet"], packets)
-    offsets = stored["offset_bytes"] + guess.offset_bytes
-    return GopTable(
-        offset_bytes=offsets,
-        size_bytes=stored["size_bytes"] + _up_to_next(offsets),
-        key_pts=stored["key_pts"] + guess.key_pts,
-        first_packet=stored["first_packet"],
-        payload_bytes=stored["payload_bytes"] + guess.payload_bytes,
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class _GopGuess:
-    key_pts: Int64s
-    offset_bytes: Int64s
-    payload_bytes: Int64s
-
-
-def _gop_guess(first_packet: Int64s, packets: PacketTable | None) -> _GopGuess:
-    """What the packet table says of each GOP; zeros where it says nothing."""
-    zeros = np.zeros(len(first_packet), dtype=np.int64)
-    if packets is None or len(first_packet) == 0 or len(packets) == 0:
-        return _GopGuess(zeros, zeros, zeros)
-    known = (first_packet >= 0) & (first_packet < len(packets))
-    at = np.where(known, first_packet, 0)
-    ends = np.append(at[1:], len(packets))
-    total = np.concatenate((np.zeros(1, dtype=np.int64), np.cumsum(packets.size_bytes)))
-    return _GopGuess(
-        np.where(known, packets.pts[at], 0),
-        np.where(known, packets.offset_bytes[at], 0),
-        np.where(known, total[ends] - total[at], 0),
-    )
-
-
-def _chained(offsets: Int64s, sizes: Int64s) -> Int64s:
-    """Where each unit would start if it followed the one before: 0, then offset + size."""
-    return np.concatenate((np.zeros(min(1, len(offsets)), np.int64), (offsets + sizes)[:-1]))
-
-
-def _unchain(gaps: Int64s, sizes: Int64s) -> Int64s:
-    """Undo the subtraction of :func:`_chained`: offset = sum of gaps so far + sizes before."""
-    return np.cumsum(gaps) + np.cumsum(sizes) - sizes
-
-
-def _up_to_next(offsets: Int64s) -> Int64s:
-    """Distance to the next offset; 0 for the last."""
-    return np.append(np.diff(offsets), np.zeros(min(1, len(offsets)), np.int64))
+def _implausible(rows: int, size_bytes: int, entry_bytes: int) -> str | None:
+    """What is wrong with a table of so many rows, of a file and in an entry of these sizes."""
+    if rows > columns.MAX_ROWS:
+        return f"a table of {rows} rows, the limit is {columns.MAX_ROWS}"
+    if rows > FREE_ROWS and rows > size_bytes:
+        return f"a table of {rows} rows, but the video has only {size_bytes} bytes"
+    if rows > FREE_ROWS + MAX_RATIO * entry_bytes:
+        return f"a table of {rows} rows in an entry of {entry_bytes} bytes"
+    return None
 
 
 def _pack_columns(values: Mapping[str, Int64s], blobs: list[bytes]) -> dict[str, object]:
@@ -269,19 +214,18 @@ def _pack_columns(values: Mapping[str, Int64s], blobs: list[bytes]) -> dict[str,
     return specs
 
 
-def _unpack_columns(specs: object, names: Sequence[str], cursor: _Cursor) -> dict[str, Int64s]:
-    if not isinstance(specs, dict):
+def _specs(document: object, names: Sequence[str]) -> dict[str, dict[str, object]]:
+    """The specs of a table's columns, in the order in which their bytes follow."""
+    if not isinstance(document, dict) or not all(isinstance(document[n], dict) for n in names):
         raise CorruptDataError("index entry: its columns are not described")
+    return {name: document[name] for name in names}
+
+
+def _unpack_columns(specs: Mapping[str, dict[str, object]], cursor: _Cursor) -> dict[str, Int64s]:
     return {
-        name: columns.unpack(specs[name], cursor.take(columns.planes_size_bytes(specs[name])))
-        for name in names
+        name: columns.unpack(spec, cursor.take(columns.planes_size_bytes(spec)))
+        for name, spec in specs.items()
     }
-
-
-def _same_length(stored: Mapping[str, Int64s]) -> None:
-    lengths = {name: len(column) for name, column in stored.items()}
-    if len(set(lengths.values())) != 1:
-        raise CorruptDataError(f"index entry: columns of one table differ in length: {lengths}")
 
 
 def _track_document(track: VideoTrack) -> dict[str, object]:
@@ -328,10 +272,17 @@ def _unpack_header(
     return tuple(rest)
 
 
+def _most_raw_bytes(frame_bytes: int) -> int:
+    return min(MAX_ENTRY_BYTES, FREE_BYTES + MAX_RATIO * frame_bytes)
+
+
 def _decompress(frame: bytes, raw_bytes: int) -> bytes:
     """Unpack a frame whose size is known; a frame that claims another size is never unpacked."""
     try:
-        if raw_bytes > MAX_ENTRY_BYTES or zstandard.frame_content_size(frame) != raw_bytes:
+        if (
+            raw_bytes > _most_raw_bytes(len(frame))
+            or zstandard.frame_content_size(frame) != raw_bytes
+        ):
             raise CorruptDataError("index entry: it claims an impossible size")
         return zstandard.ZstdDecompressor().decompress(
             frame, max_output_size=raw_bytes, allow_extra_data=False
@@ -361,3 +312,8 @@ class _Cursor:
         piece = self._data[self._position : stop]
         self._position = stop
         return piece
+
+    def need(self, size_bytes: int) -> None:
+        """Raise when fewer bytes than this are left."""
+        if size_bytes > len(self._data) - self._position:
+            raise CorruptDataError("index entry: it ends before its last column")
