@@ -125,7 +125,7 @@ def _read(catalog: Catalog, ref: TableRef, columns: Sequence[str]) -> Document:
     data = catalog.store.get(ref.key, purpose=Purpose.TABLE).data
     if hashlib.sha256(data).hexdigest() != ref.sha256:
         raise CorruptDataError(f"{ref.key}: its bytes are not those that were published")
-    return dict(read_table(data, columns))
+    return dict(read_table(data, columns, rows=ref.rows))
 
 
 def generation_parts(document: Document) -> list[Part]:

@@ -6,12 +6,13 @@ import json
 import struct
 import sys
 
+import duckdb
 import pytest
 import xxhash
 import zstandard
 
-from dstream.errors import MediaError
-from dstream.format import columns, index_codec
+from dstream.errors import CorruptDataError, InvalidInputError, MediaError
+from dstream.format import columns, index_codec, tables
 from dstream.units import MIB
 from hostile_child import Outcome, read_in_child
 
@@ -114,3 +115,51 @@ def test_a_manifest_of_empty_lists_is_refused_before_it_takes_memory() -> None:
     outcome = read_in_child("dstream.format.manifest:decode_manifest", data)
     assert "declares" in outcome.verdict
     assert outcome.grown_bytes < 16 * MIB
+
+
+@pytest.fixture(scope="module")
+def long_table(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """A sample table of six million equal rows."""
+    path = tmp_path_factory.mktemp("hostile") / "samples.parquet"
+    with duckdb.connect() as connection:
+        connection.execute(
+            "COPY (SELECT 'x' AS \"key\", 'g' AS \"group\", 'train' AS split, [0] AS streams, "
+            "['v'] AS names, [0::BIGINT] AS start_pts, [10::BIGINT] AS end_pts, []::INT[] AS side, "
+            f"[]::VARCHAR[] AS side_suffixes FROM range(6000000)) TO '{path}' (FORMAT parquet, "
+            "COMPRESSION zstd, ROW_GROUP_SIZE 100000, KV_METADATA {'dstream.table': 'samples', "
+            "'dstream.version': '1', 'dstream.min_reader': '1'})"
+        )
+    return path.read_bytes()
+
+
+@pytest.mark.parametrize("function", ["read_table", "read_samples_flat"])
+@pytest.mark.parametrize(
+    ("rows", "fault"),
+    [(2, "6000000 rows, expected 2"), (6_000_000, "limits are"), (None, "limits are")],
+)
+def test_a_table_of_too_many_rows_is_refused_before_any_is_read(
+    long_table: bytes, function: str, rows: int | None, fault: str
+) -> None:
+    assert len(long_table) < MIB
+    outcome = read_in_child(f"dstream.format.tables:{function}", long_table, rows=rows)
+    assert outcome.verdict.startswith("CorruptDataError"), outcome
+    assert fault in outcome.verdict
+    assert outcome.grown_bytes < 64 * MIB
+
+
+def test_a_footer_that_understates_its_rows_is_refused() -> None:
+    rows = 1000
+    text = {name: ["x"] * rows for name in ("name", "source_uri", "etag", "reason", "detail")}
+    data = bytearray(tables.write_table("quarantine", {**text, "size_bytes": [1] * rows}))
+    footer = len(data) - 8 - int.from_bytes(data[-8:-4], "little")
+    stated = data.index(b"\x16\xd0\x0f", footer)  # thrift: field of 64 bits, zigzag of 1000
+    data[stated + 1 : stated + 3] = b"\x84\x00"  # 2, in two bytes
+    with pytest.raises(CorruptDataError, match="footer says 2 rows, its row groups 1000"):
+        tables.read_table(bytes(data), rows=2)
+
+
+def test_a_table_that_would_be_refused_is_not_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    row = {name: ["x"] * 3 for name in ("name", "source_uri", "etag", "reason", "detail")}
+    monkeypatch.setattr(tables, "MAX_TABLE_ROWS", 2)
+    with pytest.raises(InvalidInputError, match="3 rows and up to 3 values"):
+        tables.write_table("quarantine", {**row, "size_bytes": [1] * 3})

@@ -66,7 +66,7 @@ class Contents:
                 f"table {ref.key}: {len(data)} bytes that are not those its manifest names",
                 key=ref.key,
             )
-        return read_table(data, columns)
+        return read_table(data, columns, rows=ref.rows)
 
     def _decoded(self, generation: Generation) -> Manifest | CheckpointManifest:
         data = self._manifests.read_bytes(generation.manifest)

@@ -33,6 +33,13 @@ Columns = dict[str, NDArray[Any]]
 ROW_GROUP_ROWS = 102_400
 """Rows a Parquet row group; a multiple of DuckDB's vector of 2,048."""
 
+MAX_TABLE_ROWS = 1 << 22
+"""Most rows of one table; a part that grows longer is split before."""
+
+MAX_TABLE_VALUES = 1 << 25
+"""Most values of one column, the items of its lists counted."""
+
+_MEMORY_LIMIT = "2GiB"
 _PARQUET_MAGIC = b"PAR1"
 _INT_LIMITS = {"INTEGER": 2**31, "BIGINT": 2**63}
 
@@ -46,7 +53,8 @@ def write_table(kind: Table | str, columns: Mapping[str, Sequence[Any] | NDArray
             takes further columns, its labels: text, whole numbers, numbers or truth values.
 
     Raises:
-        InvalidInputError: a column is missing, unknown, of another length or type.
+        InvalidInputError: a column is missing, unknown, of another length or type, or there are
+            more rows or values than a reader takes.
         StorageError: the temporary file could not be written.
     """
     kind = Table(kind)
@@ -72,22 +80,29 @@ def write_table(kind: Table | str, columns: Mapping[str, Sequence[Any] | NDArray
                 f"'dstream.table': '{kind}', 'dstream.version': '{schema.VERSION}', "
                 f"'dstream.min_reader': '{schema.MIN_READER}'}})"
             )
+            fault = _size_fault(connection, path, rows)
+            if fault:
+                raise InvalidInputError(f"{kind} table: {fault}; spread it over several parts")
         return path.read_bytes()
 
 
-def read_table(data: bytes, columns: Sequence[str] | None = None) -> Columns:
+def read_table(
+    data: bytes, columns: Sequence[str] | None = None, *, rows: int | None = None
+) -> Columns:
     """Columns of a table in row order.
 
     Args:
         data: the Parquet bytes.
         columns: which ones; None for all, those unknown to this version included.
+        rows: how many rows the manifest promises; None where nobody said.
 
     Raises:
-        CorruptDataError: not Parquet, damaged, or without one of ``columns``.
+        CorruptDataError: not Parquet, damaged, too large, without one of ``columns``, or of
+            another number of rows, which is found before any row is read.
         FormatVersionError: a newer dstream wrote it and older readers must not read it.
     """
     chosen = "*" if columns is None else ", ".join(_quoted(name) for name in columns)
-    return _read(data, chosen)
+    return _read(data, chosen, rows)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -108,17 +123,18 @@ class SampleRows:
         return len(self.key)
 
 
-def read_samples_flat(data: bytes) -> SampleRows:
+def read_samples_flat(data: bytes, *, rows: int | None = None) -> SampleRows:
     """The first stream of every sample, without the lists: fast for millions of rows.
 
     Raises:
-        CorruptDataError: damaged, or a sample without a stream.
-        FormatVersionError: see :func:`read_table`.
+        CorruptDataError: as :func:`read_table`, or a sample without a stream.
+        FormatVersionError: see :func:`read_table`, for ``rows`` too.
     """
     found = _read(
         data,
         '"key", "group", split, streams[1] AS stream, start_pts[1] AS first_pts, '
         "end_pts[1] AS last_pts, len(streams) AS stream_count",
+        rows,
     )
     for name in ("stream", "first_pts", "last_pts"):
         if isinstance(found[name], np.ma.MaskedArray):
@@ -134,7 +150,7 @@ def read_samples_flat(data: bytes) -> SampleRows:
     )
 
 
-def _read(data: bytes, select: str) -> Columns:
+def _read(data: bytes, select: str, rows: int | None) -> Columns:
     if data[:4] != _PARQUET_MAGIC or data[-4:] != _PARQUET_MAGIC:
         raise CorruptDataError(
             f"table: {len(data)} bytes that are no Parquet file (its magic is missing)"
@@ -146,10 +162,36 @@ def _read(data: bytes, select: str) -> Columns:
                 f"SELECT key, value FROM parquet_kv_metadata({_text(path)})"
             ).fetchall()
             _check_version({bytes(key): bytes(value) for key, value in pairs})
+            fault = _size_fault(connection, path, rows)
+            if fault:
+                raise CorruptDataError(f"table of {len(data)} bytes: {fault}")
             found = connection.execute(
                 f"SELECT {select} FROM read_parquet({_text(path)})"
             ).fetchnumpy()
     return {name: _plain(column) for name, column in found.items()}
+
+
+def _size_fault(connection: duckdb.DuckDBPyConnection, path: Path, rows: int | None) -> str | None:
+    """What is wrong with the sizes in a table's footer; no row is read.
+
+    DuckDB reads by the counts of the row groups, which need not add up to the file's count.
+    """
+    stated, least, most, values = connection.execute(
+        f"SELECT (SELECT num_rows FROM parquet_file_metadata({_text(path)})), "
+        "coalesce(min(grouped), 0), coalesce(max(grouped), 0), coalesce(max(stored), 0) FROM "
+        "(SELECT sum(row_group_num_rows) AS grouped, sum(num_values) AS stored "
+        f"FROM parquet_metadata({_text(path)}) GROUP BY column_id)"
+    ).fetchall()[0]
+    if not stated == least == most:
+        return f"its footer says {stated} rows, its row groups {least} to {most}"
+    if rows is not None and stated != rows:
+        return f"it has {stated} rows, expected {rows}"
+    if stated > MAX_TABLE_ROWS or values > MAX_TABLE_VALUES:
+        return (
+            f"{stated} rows and up to {values} values a column, the limits are "
+            f"{MAX_TABLE_ROWS} and {MAX_TABLE_VALUES}"
+        )
+    return None
 
 
 def _check_version(metadata: Mapping[bytes, bytes]) -> None:
@@ -300,6 +342,8 @@ def _connection() -> Iterator[tuple[duckdb.DuckDBPyConnection, Path]]:
             ":memory:",
             config={
                 "threads": 1,
+                "memory_limit": _MEMORY_LIMIT,
+                "temp_directory": "",
                 "autoinstall_known_extensions": False,
                 "autoload_known_extensions": False,
                 "allow_community_extensions": False,

@@ -34,6 +34,9 @@ _GONE_TRIES = 3
 MAX_PART_FILES = 250_000
 """A part is closed once it has so many files, so that its tables fit into memory."""
 
+MAX_PART_SAMPLES = 1_000_000
+"""The same of samples: a recipe may make many of one file."""
+
 
 class JournalGoneError(StorageError):
     """Entries of the journal were deleted by somebody else."""
@@ -95,7 +98,8 @@ class Builder:
         for unit, shards, indexes in heapq.merge(*streams, key=_place):
             draft.add([unit], shards, indexes)
             rows = draft.rows
-            if rows.rows(Table.FILES) + rows.rows(Table.QUARANTINE) >= MAX_PART_FILES:
+            files = rows.rows(Table.FILES) + rows.rows(Table.QUARANTINE)
+            if files >= MAX_PART_FILES or rows.rows(Table.SAMPLES) >= MAX_PART_SAMPLES:
                 self._close_part(draft)
         missing = sum(map(len, left))
         if missing:

@@ -38,7 +38,7 @@ def load_table(store: Store, ref: TableRef, columns: Sequence[str] | None = None
             f"table {ref.key}: {len(data)} bytes that are not those the manifest names",
             key=ref.key,
         )
-    return read_table(data, columns)
+    return read_table(data, columns, rows=ref.rows)
 
 
 @dataclass(slots=True)

@@ -8,9 +8,11 @@ when the first of its videos is needed, then kept.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -259,41 +261,48 @@ def _load_part(store: Store, part: Part, split: str | None, stream: str | None) 
     def checked(ref: TableRef) -> bytes:
         return fetch_object(store, ref.key, ref.size_bytes, ref.sha256)
 
-    files = read_table(checked(part.files), _FILE_COLUMNS)
-    streams = read_table(checked(part.streams), _STREAM_COLUMNS)
+    with _named(part.files) as rows:
+        files = read_table(checked(part.files), _FILE_COLUMNS, rows=rows)
+    with _named(part.streams) as rows:
+        streams = read_table(checked(part.streams), _STREAM_COLUMNS, rows=rows)
     data = checked(part.samples)
-    spans = _first_streams(data) if stream is None else _named_streams(data, stream)
-    for ref, column in (
-        (part.files, files["name"]),
-        (part.streams, streams["file"]),
-        (part.samples, spans["key"]),
-    ):
-        if len(column) != ref.rows:
-            raise CorruptDataError(f"{ref.key}: {len(column)} rows, its manifest says {ref.rows}")
+    with _named(part.samples) as rows:
+        read = _first_streams if stream is None else partial(_named_streams, stream=stream)
+        spans = read(data, rows)
     chosen = spans["stream"] >= 0
     if split is not None:
         chosen &= spans["split"] == split
     side: Columns = {}
     if np.any(files["role"] == "side"):
-        side = {k: v[chosen] for k, v in read_table(data, ("side", "side_suffixes")).items()}
-    rows = spans["stream"][chosen]
-    if len(rows) and int(rows.max()) >= part.streams.rows:
+        found = read_table(data, ("side", "side_suffixes"), rows=part.samples.rows)
+        side = {name: column[chosen] for name, column in found.items()}
+    first = spans["stream"][chosen]
+    if len(first) and int(first.max()) >= part.streams.rows:
         raise CorruptDataError(f"{part.samples.key}: a sample names a stream that is not there")
     return _PartTables(
         part,
         files,
         streams,
         spans["key"][chosen],
-        rows,
+        first,
         spans["start_pts"][chosen],
         spans["end_pts"][chosen],
         side,
     )
 
 
-def _first_streams(data: bytes) -> Columns:
+@contextmanager
+def _named(ref: TableRef) -> Iterator[int]:
+    """The rows that a table must have; errors of reading it name it."""
+    try:
+        yield ref.rows
+    except CorruptDataError as error:
+        raise CorruptDataError(f"{ref.key}: {error}", key=ref.key) from error
+
+
+def _first_streams(data: bytes, rows: int) -> Columns:
     """Key, split and first stream of every sample."""
-    flat = read_samples_flat(data)
+    flat = read_samples_flat(data, rows=rows)
     return {
         "key": flat.key,
         "split": flat.split,
@@ -303,9 +312,10 @@ def _first_streams(data: bytes) -> Columns:
     }
 
 
-def _named_streams(data: bytes, stream: str) -> Columns:
+def _named_streams(data: bytes, rows: int, *, stream: str) -> Columns:
     """The same for the stream called ``stream``; -1 where a sample has none."""
-    table = read_table(data, ("key", "split", "streams", "names", "start_pts", "end_pts"))
+    columns = ("key", "split", "streams", "names", "start_pts", "end_pts")
+    table = read_table(data, columns, rows=rows)
     places = [list(names).index(stream) if stream in names else -1 for names in table["names"]]
     found = {"key": table["key"], "split": table["split"]}
     for name, source in (("stream", "streams"), ("start_pts", "start_pts"), ("end_pts", "end_pts")):
