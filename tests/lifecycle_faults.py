@@ -79,7 +79,16 @@ class CutStore:
         version: str | None = None,
         purpose: Purpose = Purpose.OTHER,
     ) -> Blob:
-        return self._request(lambda: self.inner.get(key, start_byte, stop_byte, purpose=purpose))
+        return self._request(
+            lambda: self.inner.get(
+                key,
+                start_byte,
+                stop_byte,
+                expect_etag=expect_etag,
+                version=version,
+                purpose=purpose,
+            )
+        )
 
     def put(self, key: str, data: bytes, *, purpose: Purpose = Purpose.OTHER) -> ObjectInfo:
         return self._request(lambda: self.inner.put(key, data, purpose=purpose))

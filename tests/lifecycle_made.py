@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from catalog_made import create_catalog
 from dstream.catalog import Catalog, GcSettings, Generation, PublishOptions, Session
 from dstream.format.checkpoint import CheckpointFile, CheckpointManifest, encode_checkpoint
 from dstream.format.refs import ObjectRef
@@ -11,6 +12,7 @@ from dstream.format.root import sha256_hex
 from dstream.store.base import Store
 
 AT_ONCE = GcSettings(grace_s=0, session_grace_s=0)
+DAY_S = 86400.0
 
 
 def upload(store: Store, session: Session, files: Mapping[str, str | ObjectRef]) -> bytes:
@@ -70,3 +72,16 @@ def read_files(catalog: Catalog, generation: Generation) -> dict[str, str]:
 def data_keys(store: Store) -> set[str]:
     """Keys of all data objects that are stored."""
     return {info.key for info in store.list("data/")}
+
+
+def four_runs(store: Store) -> Catalog:
+    """A new catalog with ``run`` v1 to v4, each of one file with a text of its own."""
+    catalog = create_catalog(store, "creator")
+    for number in range(1, 5):
+        publish_files(catalog, "run", {"weights": f"text {number}"})
+    return catalog
+
+
+def labels(catalog: Catalog) -> list[int]:
+    """The versions of ``run`` that the catalog lists."""
+    return [generation.version for generation in catalog.generations("run")]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from catalog_audit import audit
-from catalog_made import create_catalog, open_catalog
+from catalog_made import open_catalog
 from dstream.catalog import Catalog, GcSettings
 from dstream.catalog.ages import LogAges
 from dstream.clock import FakeClock
@@ -20,9 +20,17 @@ from dstream.measure import Purpose
 from dstream.store.local import LocalStore
 from dstream.store.memory import MemoryStore
 from lifecycle_faults import CutStore
-from lifecycle_made import AT_ONCE, data_keys, file_refs, publish_files, read_files, upload
-
-DAY_S = 86400.0
+from lifecycle_made import (
+    AT_ONCE,
+    DAY_S,
+    data_keys,
+    file_refs,
+    four_runs,
+    labels,
+    publish_files,
+    read_files,
+    upload,
+)
 
 
 @pytest.fixture
@@ -37,14 +45,7 @@ def memory(server: FakeClock) -> MemoryStore:
 
 @pytest.fixture
 def catalog(memory: MemoryStore) -> Catalog:
-    made = create_catalog(memory, "creator")
-    for number in range(1, 5):
-        publish_files(made, "run", {"weights": f"text {number}"})
-    return made
-
-
-def labels(catalog: Catalog) -> list[int]:
-    return [generation.version for generation in catalog.generations("run")]
+    return four_runs(memory)
 
 
 def test_publishing_supersedes_nothing(catalog: Catalog) -> None:

@@ -16,10 +16,9 @@ from dstream.errors import ConflictError, CorruptDataError, NotFoundError, Outco
 from dstream.format.root import log_key
 from dstream.store.memory import MemoryStore
 from lifecycle_faults import Crash, Cut, CutStore
-from lifecycle_made import AT_ONCE, data_keys, file_refs, publish_files, read_files, upload
+from lifecycle_made import AT_ONCE, DAY_S, data_keys, file_refs, publish_files, read_files, upload
 
 TEN_YEARS_S = 10 * 365 * 86400.0
-DAY_S = 86400.0
 
 
 @pytest.fixture

@@ -12,9 +12,7 @@ from dstream.catalog import Catalog, GcSettings
 from dstream.clock import FakeClock
 from dstream.errors import ConflictError, InvalidInputError, NotFoundError
 from dstream.store.memory import MemoryStore
-from lifecycle_made import AT_ONCE, publish_files
-
-DAY_S = 86400.0
+from lifecycle_made import AT_ONCE, DAY_S, four_runs, labels, publish_files
 
 
 @pytest.fixture
@@ -29,14 +27,7 @@ def memory(server: FakeClock) -> MemoryStore:
 
 @pytest.fixture
 def catalog(memory: MemoryStore) -> Catalog:
-    made = create_catalog(memory, "creator")
-    for number in range(1, 5):
-        publish_files(made, "run", {"weights": f"text {number}"})
-    return made
-
-
-def labels(catalog: Catalog) -> list[int]:
-    return [generation.version for generation in catalog.generations("run")]
+    return four_runs(memory)
 
 
 def test_a_scoped_pin_keeps_its_names_only(catalog: Catalog) -> None:
