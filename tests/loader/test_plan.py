@@ -191,3 +191,22 @@ def test_shuffle_is_also_a_truth_value() -> None:
 
     assert slots(True) == slots("global") != slots(None)
     assert slots(False) == slots(None) == list(range(50))
+
+
+def test_the_fingerprint_tells_orders_apart() -> None:
+    orders = [
+        Order(50, 3),
+        Order(51, 3),
+        Order(50, 4),
+        Order(50, 3, sampling="grid"),
+        Order(50, 3, shuffle=None),
+    ]
+    assert len({order.fingerprint for order in orders}) == len(orders)
+    assert Order(50, 3, shuffle=True).fingerprint == Order(50, 3).fingerprint  # type: ignore[arg-type]
+
+
+def test_what_a_fingerprint_stands_for_does_not_change() -> None:
+    # States of runs are kept for months: who changes an order raises _ORDER_VERSION.
+    order = Order(10, 42)
+    assert [order.draw(position).slot for position in range(10)] == [1, 3, 8, 2, 5, 0, 6, 9, 7, 4]
+    assert order.fingerprint.startswith("964a7eaccfc89170")

@@ -8,6 +8,7 @@ the next ``world_size * batch_size`` positions, and rank r the r-th part of them
 
 from __future__ import annotations
 
+import hashlib
 import operator
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -48,6 +49,9 @@ SLACK = 1e-6
 
 # First words of every hash, so that no two uses share numbers.
 _ORDER, _START, _SUBSTITUTE = 1, 2, 3
+
+_ORDER_VERSION = 1
+"""Goes up when the same parameters come to mean another order."""
 
 
 def whole(name: str, value: object) -> int:
@@ -187,6 +191,16 @@ class Order:
                 f"sampling must be 'uniform', 'grid' or 'keyframe', got {self.sampling!r}"
             )
         object.__setattr__(self, "shuffle", shuffle_of(self.shuffle))
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 of everything that decides which clip is at which position.
+
+        Ranks, and the parts of a run that was resumed, agree on the order if and only if these
+        are equal. What the slots are is the source's fingerprint and the clip's window.
+        """
+        facts = (_ORDER_VERSION, self.total, self.seed, self.sampling, self.shuffle)
+        return hashlib.sha256(repr(facts).encode()).hexdigest()
 
     def draw(self, position: int) -> Draw:
         """The clip at one position of the endless sequence."""
