@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from checkpoint_faults import DyingStore, When, kill_self
+from cut_store import Cut, CutStore, kill_self
 from dstream.catalog import Catalog
 from dstream.checkpoint import fetch, publish
 from dstream.store.opening import open_store
@@ -10,13 +10,13 @@ from dstream.store.opening import open_store
 
 def publish_and_die(url: str, folder: str, at: int, when: str) -> None:
     """Publish ``folder`` as run, step 2; SIGKILL at request number ``at``."""
-    store = DyingStore(open_store(url), at, When(when), kill_self)
+    store = CutStore(open_store(url), at, Cut(when), kill_self)
     publish(Catalog.open(store), folder, "run", step=2, promote="prod")
 
 
 def fetch_and_die(url: str, dest: str, at: int, when: str) -> None:
     """Fetch run to ``dest``; SIGKILL at request number ``at``."""
-    store = DyingStore(open_store(url), at, When(when), kill_self)
+    store = CutStore(open_store(url), at, Cut(when), kill_self)
     fetch(Catalog.open(store), "run", dest, threads=2)
 
 

@@ -11,9 +11,9 @@ import pytest
 
 from catalog_audit import audit
 from catalog_made import create_catalog, open_catalog
-from checkpoint_faults import Death, DyingStore, When
 from checkpoint_made import files_in, make_folder, stored_files
 from checkpoint_workers import fetch_and_die, publish_and_die, replace_and_die
+from cut_store import Crash, Cut, CutStore
 from dstream.catalog import Catalog
 from dstream.checkpoint import Published, fetch, publish
 from dstream.errors import DstreamError
@@ -53,20 +53,20 @@ def check_whole(catalog: Catalog, old: Path, new: Path) -> int:
     return len(entries)
 
 
-@pytest.mark.parametrize("when", list(When))
+@pytest.mark.parametrize("when", list(Cut))
 def test_a_publish_that_fails_anywhere_can_be_run_again(
-    folders: tuple[Path, Path], when: When
+    folders: tuple[Path, Path], when: Cut
 ) -> None:
     old, new = folders
-    counting = DyingStore(prepared(old))
+    counting = CutStore(prepared(old))
     job(open_catalog(counting, "count"), new)
     assert counting.requests >= 6
     for at in range(1, counting.requests + 1):
         memory = prepared(old)
         acknowledged = None
         try:
-            acknowledged = job(open_catalog(DyingStore(memory, at, when), "first"), new)
-        except (Death, DstreamError):
+            acknowledged = job(open_catalog(CutStore(memory, at, when), "first"), new)
+        except (Crash, DstreamError):
             pass
         visible = check_whole(open_catalog(memory, "reader"), old, new)
         assert visible in (1, 2)
@@ -78,19 +78,19 @@ def test_a_publish_that_fails_anywhere_can_be_run_again(
         audit(memory)
 
 
-@pytest.mark.parametrize("when", list(When))
+@pytest.mark.parametrize("when", list(Cut))
 def test_a_fetch_that_fails_anywhere_can_be_run_again(
-    folders: tuple[Path, Path], tmp_path: Path, when: When
+    folders: tuple[Path, Path], tmp_path: Path, when: Cut
 ) -> None:
     old, _ = folders
     memory = prepared(old)
-    counting = DyingStore(memory)
+    counting = CutStore(memory)
     fetch(open_catalog(counting), "run", tmp_path / "count", threads=1)
     assert counting.requests >= 8
     for at in range(1, counting.requests + 1):
         dest = tmp_path / f"{when}-{at}"
-        with pytest.raises((Death, DstreamError)):
-            fetch(open_catalog(DyingStore(memory, at, when)), "run", dest, threads=1)
+        with pytest.raises((Crash, DstreamError)):
+            fetch(open_catalog(CutStore(memory, at, when)), "run", dest, threads=1)
         assert not dest.exists()
         fetch(open_catalog(memory), "run", dest, threads=1)
         assert files_in(dest) == files_in(old)
@@ -118,9 +118,9 @@ def url(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Monk
     return f"{place.url}/repo"
 
 
-@pytest.mark.parametrize("when", [When.BEFORE, When.AFTER])
+@pytest.mark.parametrize("when", [Cut.BEFORE, Cut.AFTER])
 def test_killed_processes_leave_nothing_half(
-    url: str, folders: tuple[Path, Path], tmp_path: Path, when: When
+    url: str, folders: tuple[Path, Path], tmp_path: Path, when: Cut
 ) -> None:
     old, new = folders
     with closing(open_store(url)) as store:

@@ -10,6 +10,7 @@ import pytest
 
 from catalog_audit import audit
 from catalog_made import open_catalog
+from cut_store import CutStore
 from dstream.catalog import Catalog, GcSettings
 from dstream.catalog.ages import LogAges
 from dstream.clock import FakeClock
@@ -19,7 +20,6 @@ from dstream.format.root import log_key, sha256_hex
 from dstream.measure import Purpose
 from dstream.store.local import LocalStore
 from dstream.store.memory import MemoryStore
-from lifecycle_faults import CutStore
 from lifecycle_made import (
     AT_ONCE,
     DAY_S,

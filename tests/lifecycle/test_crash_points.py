@@ -11,11 +11,11 @@ from collections.abc import Callable
 import pytest
 
 from catalog_made import open_catalog
+from cut_store import Crash, Cut, CutStore
 from dstream.catalog import compaction
 from dstream.clock import FakeClock
 from dstream.errors import DstreamError
 from dstream.store.memory import MemoryStore
-from lifecycle_faults import Crash, Cut, CutStore
 from lifecycle_jobs import JOBS, Job, check_collect, check_promises, collect, prepare
 
 
@@ -35,7 +35,7 @@ def count_requests(job: Job) -> int:
     return store.requests
 
 
-@pytest.mark.parametrize("cut", Cut, ids=lambda cut: cut.name.lower())
+@pytest.mark.parametrize("cut", Cut)
 @pytest.mark.parametrize("name", JOBS)
 def test_every_request_may_be_the_last(
     name: str, cut: Cut, record_property: Callable[[str, object], None]

@@ -10,12 +10,12 @@ import pytest
 from catalog_audit import audit
 from catalog_faults import Fault, ScriptedStore
 from catalog_made import SETTINGS, counted_ids, create_catalog, open_catalog
+from cut_store import Crash, Cut, CutStore
 from dstream.catalog import Catalog, GcSettings, PublishOptions
 from dstream.clock import FakeClock
 from dstream.errors import ConflictError, CorruptDataError, NotFoundError, OutcomeUnknownError
 from dstream.format.root import log_key
 from dstream.store.memory import MemoryStore
-from lifecycle_faults import Crash, Cut, CutStore
 from lifecycle_made import AT_ONCE, DAY_S, data_keys, file_refs, publish_files, read_files, upload
 
 TEN_YEARS_S = 10 * 365 * 86400.0

@@ -5,33 +5,19 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
-from typing import TypeVar
 
 import pytest
 
+from cut_store import Cut, CutStore, kill_self
 from dstream.catalog import Catalog, CommitSettings
 from dstream.store.base import Store
 from dstream.store.opening import open_store
-from lifecycle_faults import Crash, Cut, CutStore
 from lifecycle_jobs import JOBS, Job, check_promises, prepare
 from s3_services import S3Place
 
-T = TypeVar("T")
 QUICK = CommitSettings(author="victim")
-
-
-class KillingStore(CutStore):
-    """The process gets a SIGKILL at its request number ``at``."""
-
-    def _request(self, call: Callable[[], T], *, conditional: bool = False) -> T:
-        try:
-            return super()._request(call, conditional=conditional)
-        except Crash:
-            os.kill(os.getpid(), signal.SIGKILL)
-            raise
 
 
 def killed(url: str, job: Job, at: int, cut: Cut) -> bool:
@@ -39,7 +25,7 @@ def killed(url: str, job: Job, at: int, cut: Cut) -> bool:
     child = os.fork()
     if child == 0:
         try:
-            job.run(Catalog.open(KillingStore(open_store(url), at, cut), settings=QUICK))
+            job.run(Catalog.open(CutStore(open_store(url), at, cut, kill_self), settings=QUICK))
         finally:
             os._exit(0)
     _, status = os.waitpid(child, 0)

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import threading
 from collections.abc import Callable, Iterable, Iterator
-from enum import Enum
+from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -18,22 +22,47 @@ class Crash(BaseException):
     """Stands for SIGKILL: nothing of the library may catch it."""
 
 
-class Cut(Enum):
+class Cut(StrEnum):
     """What happens at request number ``at``."""
 
-    BEFORE = "dies before it is sent"
-    AFTER = "dies after it was carried out"
-    LOST = "is carried out, and the answer is lost"
+    BEFORE = "before"
+    """The process dies before the request is sent."""
+    AFTER = "after"
+    """It dies after the request was carried out."""
+    LOST = "lost"
+    """The request is carried out, its answer is lost, and the process lives on."""
+
+
+def crash() -> None:
+    """A death that the test survives."""
+    raise Crash
+
+
+def kill_self() -> None:
+    """A real SIGKILL of this process."""
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 class CutStore:
-    """Counts requests, and cuts one of them."""
+    """Counts requests, and cuts one of them. Deleting n keys counts as n: stores do it by key.
 
-    def __init__(self, inner: Store, at: int = 0, cut: Cut = Cut.BEFORE) -> None:
+    Once dead it stays dead, for all threads: other than after a SIGKILL they would go on.
+    """
+
+    def __init__(
+        self,
+        inner: Store,
+        at: int = 0,
+        cut: Cut = Cut.BEFORE,
+        die: Callable[[], None] = crash,
+    ) -> None:
         self.inner = inner
         self.at = at
         self.cut = cut
         self.requests = 0
+        self._die = die
+        self._dead = False
+        self._lock = threading.Lock()
 
     @property
     def url(self) -> str:
@@ -44,19 +73,24 @@ class CutStore:
         return self.inner.capabilities
 
     def _request(self, call: Callable[[], T], *, conditional: bool = False) -> T:
-        self.requests += 1
-        if self.requests != self.at:
+        with self._lock:
+            if self._dead:
+                raise Crash
+            self.requests += 1
+            mine = self.requests == self.at
+            self._dead = mine and self.cut is not Cut.LOST
+        if not mine:
             return call()
         if self.cut is Cut.BEFORE:
-            raise Crash
+            self._die()
         try:
             answer = call()
         except DstreamError as error:
             if self.cut is Cut.AFTER:
-                raise Crash from error
+                self._die()
             raise self._lost(conditional) from error
         if self.cut is Cut.AFTER:
-            raise Crash
+            self._die()
         del answer
         raise self._lost(conditional)
 
@@ -119,8 +153,10 @@ class CutStore:
     def delete_many(
         self, keys: Iterable[tuple[str, str | None]], *, purpose: Purpose = Purpose.OTHER
     ) -> dict[str, str]:
-        wanted = list(keys)
-        return self._request(lambda: self.inner.delete_many(wanted, purpose=purpose))
+        failed: dict[str, str] = {}
+        for key in keys:
+            failed |= self._request(partial(self.inner.delete_many, [key], purpose=purpose))
+        return failed
 
     def list_uploads(self, prefix: str = "") -> Iterator[Upload]:
         return iter(self._request(lambda: tuple(self.inner.list_uploads(prefix))))
