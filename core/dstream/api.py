@@ -186,7 +186,14 @@ class Repo(RepoLifecycle, RepoCheckpoints):
         )
         reader = _recipe(recipe, manifest, source)
         return Clips(
-            source, settings, self.meter, reader, array=array, clock=self._clock, opened=opened
+            source,
+            settings,
+            self.meter,
+            reader,
+            array=array,
+            clock=self._clock,
+            opened=opened,
+            pin=catalog.token,
         )
 
     def close(self) -> None:

@@ -38,6 +38,11 @@ class Lifecycle:
     _frozen: Head | None
     _frozen_pin: str
 
+    @property
+    def token(self) -> str | None:
+        """What opens this very view anywhere; None where it follows the newest root."""
+        return None if self._frozen is None else self._token(self._frozen, self._frozen_pin)
+
     def head(self) -> Root:
         """The newest root."""
         raise NotImplementedError

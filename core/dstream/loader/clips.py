@@ -44,6 +44,7 @@ class Clips:
         array: ``torch``, ``numpy``, or None: torch where it is installed.
         clock: measures waiting.
         opened: the counters before the data set was opened, so that reports include it.
+        pin: token of the frozen view that ``source`` is of.
     """
 
     def __init__(
@@ -56,11 +57,14 @@ class Clips:
         array: ArrayKind | None = None,
         clock: Clock | None = None,
         opened: Snapshot | None = None,
+        pin: str | None = None,
     ) -> None:
         check_array(array)
         self.source = source
         self.settings = settings
         self.meter = meter
+        self.pin = pin
+        """Token of the frozen view that is read; None where it was not opened through one."""
         self._recipe = recipe
         self._array = array
         self._opened: Snapshot | None = opened
@@ -72,7 +76,7 @@ class Clips:
         self._local = threading.local()
 
     def __getstate__(self) -> dict[str, object]:
-        kept = ("source", "settings", "meter", "_recipe", "_array", "_clock")
+        kept = ("source", "settings", "meter", "pin", "_recipe", "_array", "_clock")
         return {"_opened": None, **{name: self.__dict__[name] for name in kept}}
 
     def __setstate__(self, state: dict[str, object]) -> None:
@@ -215,5 +219,11 @@ class Clips:
         )
         ranks = Ranks(batch_size, rank, world_size, last)
         return Loader(
-            reader, ranks, settings, epochs=epochs, clock=self._clock, opened=self._opened
+            reader,
+            ranks,
+            settings,
+            epochs=epochs,
+            clock=self._clock,
+            opened=self._opened,
+            pin=self.pin,
         )

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Mapping
 from types import TracebackType
 
 from dstream.clock import Clock, SystemClock
 from dstream.errors import InvalidInputError
 from dstream.loader.batch import ArrayMaker, Batch
 from dstream.loader.buffers import BufferPool
+from dstream.loader.cursor import ALL_STEPS, Cursor, Share
 from dstream.loader.failures import Failure, FailureLog
 from dstream.loader.pictures import check_all_same
 from dstream.loader.pipeline import Pipeline
-from dstream.loader.plan import Order, Ranks, count_steps, steps
+from dstream.loader.plan import Order, Ranks, count_steps
 from dstream.loader.reader import ClipReader
 from dstream.loader.report import LoaderReport, RunFacts, make_report
 from dstream.loader.settings import LoaderSettings
+from dstream.loader.state import Identity, LoaderState
 from dstream.measure import Snapshot
 
 _NO_DATASET = (
@@ -41,6 +44,8 @@ class Loader:
         epochs: how many epochs a loop lasts; None for ever.
         clock: measures waiting.
         opened: the counters before the data set was opened; now by default.
+        pin: token of the frozen view that the reader reads; goes into the state.
+        share: which of the rank's steps this process makes; all by default.
 
     Raises:
         InvalidInputError: there is no clip, sizes differ, or a setting cannot be used.
@@ -55,6 +60,8 @@ class Loader:
         epochs: int | None = 1,
         clock: Clock | None = None,
         opened: Snapshot | None = None,
+        pin: str | None = None,
+        share: Share = ALL_STEPS,
     ) -> None:
         if epochs is not None and epochs < 1:
             raise InvalidInputError(f"epochs must be at least 1, or None for ever, got {epochs}")
@@ -70,10 +77,11 @@ class Loader:
         self._arrays = ArrayMaker(settings.array, settings.device)
         # One batch more than are in the making: the one that the consumer works on.
         self._pool = BufferPool(settings.prefetch + 2, self._arrays.allocate)
-        self._position = 0
-        self._stop_position = self._end_of_run()
-        next(steps(0, self._stop_position, self._order.total, ranks), None)
-        self._exhausted = False
+        self._identity = Identity.of(reader.source, reader.settings, self._order)
+        self._pin = pin
+        self._share = share
+        self._cursor = Cursor(skip=self._share.number)
+        next(self._cursor.ahead(self._order.total, ranks, epochs), None)
         self._start = self._meter.snapshot()
         self._opened = opened or self._start
         self._began_s: float | None = None
@@ -85,7 +93,7 @@ class Loader:
     @property
     def position(self) -> int:
         """How far the global order has been delivered: the same number on every rank."""
-        return self._position
+        return self._cursor.position
 
     @property
     def failures(self) -> tuple[Failure, ...]:
@@ -103,13 +111,11 @@ class Loader:
         return count_steps(0, self._epochs * self._order.total, self._order.total, self._ranks)
 
     def __iter__(self) -> Loader:
-        if self._exhausted:
-            self._exhausted = False
-            self._stop_position = self._end_of_run()
+        self._cursor = self._cursor.next_loop(self._order.total, self._share)
         return self
 
     def __next__(self) -> Batch:
-        if self._exhausted:
+        if self._cursor.finished:
             raise StopIteration
         began_s = self._clock.monotonic_s()
         try:
@@ -118,11 +124,11 @@ class Loader:
             self.close()
             raise
         if got is None:
-            self._exhausted = True
+            self._cursor = self._cursor.at_loop_end(self._order.total, self._epochs)
             self.close()
             raise StopIteration
         batch, step = got
-        self._position = step.next_position
+        self._cursor = self._cursor.after(step, self._share)
         self._last_s = self._clock.monotonic_s()
         if self._began_s is None:
             self._began_s = began_s
@@ -137,6 +143,29 @@ class Loader:
 
     def __reduce__(self) -> tuple[object, ...]:
         raise TypeError(_NO_DATASET)
+
+    def state_dict(self) -> dict[str, object]:
+        """Where this loader stands: a small JSON document, the same on every rank.
+
+        It is that of the delivered batches: what is prefetched counts as not begun. Take it
+        between batches, at any place: before the first, in any epoch, at the end of one.
+        """
+        return LoaderState(self._cursor, self._identity, self._pin, self._share).as_doc()
+
+    def load_state_dict(self, state: Mapping[str, object]) -> None:
+        """Go on where ``state`` was taken: the next batch begins with the clip after its last.
+
+        The number of ranks, the batch size, ``last``, threads and prefetch may be others. So may
+        ``epochs``: it counts from the epoch in which the loop began that the state was taken in.
+
+        Raises:
+            InvalidInputError: it is no state, or one of other data, order, window or seed.
+            FormatVersionError: a newer dstream wrote it.
+        """
+        found = LoaderState.from_doc(state)
+        found.check(self._identity, self._share)
+        self.close()
+        self._cursor = found.cursor
 
     def report(self) -> LoaderReport:
         """What was done and what it cost since this loader was made."""
@@ -167,12 +196,6 @@ class Loader:
     ) -> None:
         self.close()
 
-    def _end_of_run(self) -> int | None:
-        if self._epochs is None:
-            return None
-        total = self._order.total
-        return (self._position // total + self._epochs) * total
-
     def _running(self) -> Pipeline:
         if self._pipeline is not None and self._pipeline.is_orphan:
             self.close()
@@ -180,7 +203,7 @@ class Loader:
             self._pipeline = Pipeline(
                 self._reader,
                 self._order,
-                steps(self._position, self._stop_position, self._order.total, self._ranks),
+                self._cursor.ahead(self._order.total, self._ranks, self._epochs, self._share),
                 self._settings,
                 self._failures,
                 self._arrays,

@@ -1,0 +1,65 @@
+"""How far a loader is, and which steps come next. Pure, like the plan."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import islice
+
+from dstream.loader.plan import Ranks, Step, steps
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """Which of a rank's steps one process makes: every ``count``-th, from ``number`` on.
+
+    More than one only in the workers of torch's DataLoader, which takes from them in turn.
+    """
+
+    number: int = 0
+    count: int = 1
+
+
+ALL_STEPS = Share()
+
+
+@dataclass(frozen=True, slots=True)
+class Cursor:
+    """One place in the endless sequence of epochs, between two steps."""
+
+    position: int = 0
+    """The global order was delivered up to here: in clips, over all ranks."""
+    loop_epoch: int = 0
+    """The epoch in which the current loop began; it lasts ``epochs`` from there."""
+    finished: bool = False
+    """The loop is over: the next one begins a new epoch."""
+    skip: int = 0
+    """Steps from ``position`` on that other workers make before this one's next."""
+
+    def ahead(
+        self, total: int, ranks: Ranks, epochs: int | None, share: Share = ALL_STEPS
+    ) -> Iterator[Step]:
+        """The steps that are left of the loop, for one rank and one of its workers."""
+        if self.finished:
+            return iter(())
+        stop = self.loop_end(total, epochs)
+        return islice(steps(self.position, stop, total, ranks), self.skip, None, share.count)
+
+    def after(self, step: Step, share: Share = ALL_STEPS) -> Cursor:
+        """The place behind a delivered step."""
+        return replace(self, position=step.next_position, skip=share.count - 1)
+
+    def at_loop_end(self, total: int, epochs: int | None) -> Cursor:
+        """The place behind the last step of the loop; what ``last="drop"`` leaves out is over."""
+        end = self.loop_end(total, epochs) or 0
+        return replace(self, position=max(self.position, end), finished=True)
+
+    def next_loop(self, total: int, share: Share = ALL_STEPS) -> Cursor:
+        """Where the next loop begins, after one that is finished; else the same place."""
+        if not self.finished:
+            return self
+        return Cursor(self.position, self.position // total, skip=share.number)
+
+    def loop_end(self, total: int, epochs: int | None) -> int | None:
+        """The position at which the loop is over; None: never."""
+        return None if epochs is None else (self.loop_epoch + epochs) * total

@@ -1,0 +1,223 @@
+"""Where a loader stands: a few integers and hashes, as a plain document. No I/O but one file."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from dstream.errors import FormatVersionError, InvalidInputError
+from dstream.loader.cursor import ALL_STEPS, Cursor, Share
+from dstream.loader.plan import Order, Shuffle
+from dstream.loader.settings import ClipSettings
+from dstream.loader.source import SampleSource
+
+_VERSION = 1
+_MAX_POSITION = 1 << 62
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What must be equal for a position to mean the same clip.
+
+    Not in it, and so free to change: world size, batch size, ``last``, ``epochs``, threads,
+    prefetch, and how pictures are resized.
+    """
+
+    data: str
+    """Fingerprint of the source."""
+    name: str
+    """What messages call it; may change while the data do not."""
+    order: str
+    """Fingerprint of the order."""
+    slots: int
+    seed: int
+    sampling: str
+    shuffle: Shuffle
+    frames: int
+    stride: int | None
+    fps: float | None
+
+    @classmethod
+    def of(cls, source: SampleSource, settings: ClipSettings, order: Order) -> Identity:
+        """That of a loader."""
+        window = settings.window
+        return cls(
+            data=source.fingerprint,
+            name=source.name,
+            order=order.fingerprint,
+            slots=order.total,
+            seed=order.seed,
+            sampling=order.sampling,
+            shuffle=order.shuffle,
+            frames=window.frames,
+            stride=window.stride,
+            fps=window.fps,
+        )
+
+    def differences(self, other: Identity) -> dict[str, tuple[object, object]]:
+        """What differs, as (here, in the other), by name; causes without their consequences.
+
+        Other data have other numbers of slots and so another order, and another window has too.
+        """
+        found: dict[str, tuple[object, object]] = {}
+        if self.data != other.data:
+            found["data"] = f"{self.name} ({self.data[:12]})", f"{other.name} ({other.data[:12]})"
+        for name in ("frames", "stride", "fps", "seed", "sampling", "shuffle"):
+            if getattr(self, name) != getattr(other, name):
+                found[name] = getattr(self, name), getattr(other, name)
+        if not found and self.slots != other.slots:
+            found["slots"] = self.slots, other.slots
+        if not found and self.order != other.order:
+            found["order"] = self.order[:12], other.order[:12]
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class LoaderState:
+    """A place, and what it is a place in."""
+
+    cursor: Cursor
+    identity: Identity
+    pin: str | None = None
+    """Token of the frozen view that was read, where it was one."""
+    share: Share = ALL_STEPS
+
+    def as_doc(self) -> dict[str, object]:
+        """The plain document, for JSON."""
+        doc: dict[str, object] = {
+            "version": _VERSION,
+            "position": self.cursor.position,
+            "loop_epoch": self.cursor.loop_epoch,
+            "finished": self.cursor.finished,
+            "clips": asdict(self.identity),
+            "pin": self.pin,
+        }
+        if self.share.count > 1:
+            doc["worker"] = {**asdict(self.share), "skip": self.cursor.skip}
+        return doc
+
+    @classmethod
+    def from_doc(cls, doc: Mapping[str, object]) -> LoaderState:
+        """Read the document.
+
+        Raises:
+            InvalidInputError: it is none.
+            FormatVersionError: a newer dstream wrote it.
+        """
+        if not _is_count(dict(doc).get("version")):
+            raise _no_state("it has no version", doc)
+        version = doc["version"]
+        if version != _VERSION:
+            raise FormatVersionError(
+                f"the loader's state has version {version}, this dstream reads {_VERSION}: a newer "
+                "dstream wrote it; use that one, or begin anew without the state",
+                version=version,
+            )
+        worker = doc.get("worker", {"number": 0, "count": 1, "skip": 0})
+        if not isinstance(worker, Mapping):
+            raise _no_state("worker is no object", doc)
+        cursor = Cursor(
+            position=_count(doc, "position"),
+            loop_epoch=_count(doc, "loop_epoch"),
+            finished=doc.get("finished") is True,
+            skip=_count(worker, "skip"),
+        )
+        share = Share(_count(worker, "number"), _count(worker, "count"))
+        identity = _identity(doc)
+        if cursor.loop_epoch * identity.slots > cursor.position:
+            raise _no_state("its loop began after its position", doc)
+        return cls(cursor, identity, _pin(doc), share)
+
+    def check(self, here: Identity, share: Share) -> None:
+        """Refuse a state that was taken elsewhere.
+
+        Raises:
+            InvalidInputError: naming everything that differs. Fact ``differences`` has it as
+                (here, in the state).
+        """
+        differences = here.differences(self.identity)
+        if differences:
+            told = "; ".join(
+                f"{name} was {then!s}, here it is {now!s}"
+                for name, (now, then) in differences.items()
+            )
+            raise InvalidInputError(
+                f"the state belongs to another sequence of clips: {told}. {self._advice(here)}, "
+                "or begin anew without the state",
+                differences=differences,
+                pin=self.pin,
+            )
+        if self.share != share:
+            raise InvalidInputError(
+                f"the state is that of {_worker(self.share)}, here is {_worker(share)}: torchdata "
+                "restores a loader with the same num_workers only; dstream's own loader has no "
+                "such limit",
+                then=self.share,
+                here=share,
+            )
+
+    def _advice(self, here: Identity) -> str:
+        if here.data == self.identity.data:
+            return "Make the clips and the loader as they were"
+        if self.pin is not None:
+            return f"Open the data as they were, with clips(..., pin={self.pin!r})"
+        return f"Open the data as they were ({self.identity.name}), best through a pin"
+
+
+def write_state(path: str | os.PathLike[str], state: Mapping[str, object]) -> None:
+    """Write a state to a file, which has the old content or the new one, never half of it."""
+    target = Path(path)
+    draft = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    try:
+        with open(draft, "w", encoding="utf-8") as file:
+            json.dump(state, file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(draft, target)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def _worker(share: Share) -> str:
+    if share.count == 1:
+        return "a process that makes all batches"
+    return f"worker {share.number} of {share.count}"
+
+
+def _identity(doc: Mapping[str, object]) -> Identity:
+    clips = doc.get("clips")
+    if not isinstance(clips, Mapping) or set(clips) != set(Identity.__slots__):
+        raise _no_state("it does not say which clips it counts", doc)
+    if not isinstance(clips["data"], str) or not isinstance(clips["order"], str):
+        raise _no_state("its fingerprints are no text", doc)
+    if not _is_count(clips["slots"]) or not clips["slots"]:
+        raise _no_state(f"it counts {clips['slots']!r:.80} slots", doc)
+    return Identity(**clips)
+
+
+def _pin(doc: Mapping[str, object]) -> str | None:
+    pin = doc.get("pin")
+    if pin is not None and not isinstance(pin, str):
+        raise _no_state("pin is no token", doc)
+    return pin
+
+
+def _count(doc: Mapping[str, object], name: str) -> int:
+    value = doc.get(name)
+    if not _is_count(value):
+        raise _no_state(f"{name} is {value!r:.80}, not a count", doc)
+    return int(value)  # type: ignore[call-overload, no-any-return]
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _MAX_POSITION
+
+
+def _no_state(what: str, doc: object) -> InvalidInputError:
+    return InvalidInputError(
+        f"this is no loader's state: {what}; give what loader.state_dict() returned, got "
+        f"{doc!r:.200}"
+    )
