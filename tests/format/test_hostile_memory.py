@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import struct
 import sys
+from pathlib import Path
 
 import duckdb
 import pytest
@@ -145,6 +146,28 @@ def test_a_table_of_too_many_rows_is_refused_before_any_is_read(
     assert outcome.verdict.startswith("CorruptDataError"), outcome
     assert fault in outcome.verdict
     assert outcome.grown_bytes < 64 * MIB
+
+
+def test_a_text_that_thousands_of_rows_share_is_refused_before_it_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "shared.parquet"
+    with duckdb.connect() as connection:
+        connection.execute(
+            f"COPY (SELECT repeat('x', 1000000) AS detail FROM range(3000)) TO '{path}' (FORMAT "
+            "parquet, COMPRESSION zstd, KV_METADATA {'dstream.table': 'quarantine', "
+            "'dstream.version': '1', 'dstream.min_reader': '1'})"
+        )
+    assert path.stat().st_size < MIB
+    outcome = read_in_child("dstream.format.tables:read_table", path.read_bytes(), rows=3000)
+    assert outcome.verdict.startswith("CorruptDataError"), outcome
+    assert "hold 3000000000 bytes of text, the limit is" in outcome.verdict
+    assert outcome.grown_bytes < 64 * MIB
+
+
+def test_more_text_than_would_be_read_is_not_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    row = {name: ["x" * 100] * 3 for name in ("name", "source_uri", "etag", "reason", "detail")}
+    monkeypatch.setattr(tables, "MAX_TEXT_BYTES", 1499)
+    with pytest.raises(InvalidInputError, match="hold 1500 bytes of text, the limit is 1499"):
+        tables.write_table("quarantine", {**row, "size_bytes": [1] * 3})
 
 
 def test_a_footer_that_understates_its_rows_is_refused() -> None:

@@ -190,9 +190,9 @@ def test_columns_of_a_later_version_are_kept(monkeypatch: pytest.MonkeyPatch) ->
 
 KILLED = """
 import os, signal
-from dstream.format import tables
+from dstream.format import duck
 
-with tables._connection() as (connection, path):
+with duck.locked_connection() as (connection, path):
     connection.execute(f"COPY (SELECT 1) TO '{path}' (FORMAT parquet, USE_TMP_FILE false)")
     assert path.read_bytes()[:4] == b"PAR1"
     os.kill(os.getpid(), signal.SIGKILL)

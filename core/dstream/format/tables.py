@@ -1,16 +1,13 @@
 """Parquet tables of a dataset generation, written and read by DuckDB.
 
 Columns are numpy arrays. Text is an object array of str (None for NULL), a list column an
-object array of numpy arrays, and a numeric column that holds NULLs a masked array. DuckDB runs
-in a locked connection that may touch one temporary file and nothing else, a file without a name:
-it cannot outlive this process. Not for forked workers: DuckDB does not survive a fork.
+object array of numpy arrays, and a numeric column that holds NULLs a masked array. Not for forked
+workers: DuckDB does not survive a fork.
 """
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,14 +16,11 @@ import duckdb
 import numpy as np
 from numpy.typing import NDArray
 
-from dstream.errors import (
-    CorruptDataError,
-    FormatVersionError,
-    InvalidInputError,
-    StorageError,
-)
+from dstream.errors import CorruptDataError, FormatVersionError, InvalidInputError
 from dstream.format import schema
-from dstream.format.schema import SCHEMAS, Column, Table
+from dstream.format.duck import locked_connection, path_text, quoted, translated
+from dstream.format.schema import Table
+from dstream.format.table_input import as_array, declared_columns, row_count
 
 Columns = dict[str, NDArray[Any]]
 
@@ -39,9 +33,15 @@ MAX_TABLE_ROWS = 1 << 22
 MAX_TABLE_VALUES = 1 << 25
 """Most values of one column, the items of its lists counted."""
 
-_MEMORY_LIMIT = "2GiB"
+MAX_TEXT_BYTES = 1 << 30
+"""Most bytes of text of one table: a text that all rows share is stored once, and read as often
+as there are rows."""
+
+_FREE_TEXT_BYTES = 1 << 26
+_MAX_TEXT_RATIO = 1024
+"""A table of more text than the free bytes has at most so many times its own bytes."""
+
 _PARQUET_MAGIC = b"PAR1"
-_INT_LIMITS = {"INTEGER": 2**31, "BIGINT": 2**63}
 
 
 def write_table(kind: Table | str, columns: Mapping[str, Sequence[Any] | NDArray[Any]]) -> bytes:
@@ -58,29 +58,31 @@ def write_table(kind: Table | str, columns: Mapping[str, Sequence[Any] | NDArray
         StorageError: the temporary file could not be written.
     """
     kind = Table(kind)
-    declared = _declared(kind, columns)
-    rows = _row_count(kind, columns)
-    arrays = {str(i): _as_array(c, columns[c.name]) for i, c in enumerate(declared)}
+    declared = declared_columns(kind, columns)
+    rows = row_count(kind, columns)
+    arrays = {str(i): as_array(c, columns[c.name]) for i, c in enumerate(declared)}
     select = ", ".join(
-        f'CAST("{i}" AS {column.type}) AS {_quoted(column.name)}'
+        f'CAST("{i}" AS {column.type}) AS {quoted(column.name)}'
         for i, column in enumerate(declared)
     )
-    with _connection() as (connection, path):
+    with locked_connection() as (connection, path):
         source = "(SELECT * FROM incoming)"
         if rows == 0:  # an empty object array has no type to cast from
             nulls = ", ".join(f'NULL AS "{i}"' for i in range(len(declared)))
             source = f"(SELECT {nulls} LIMIT 0)"
         else:
             connection.register("incoming", arrays)
-        with _translated(f"write the {kind} table", InvalidInputError):
+        with translated(f"write the {kind} table", InvalidInputError):
             connection.execute(
-                f"COPY (SELECT {select} FROM {source}) TO {_text(path)} (FORMAT parquet, "
+                f"COPY (SELECT {select} FROM {source}) TO {path_text(path)} (FORMAT parquet, "
                 f"COMPRESSION zstd, ROW_GROUP_SIZE {ROW_GROUP_ROWS}, USE_TMP_FILE false, "
                 "KV_METADATA {"
                 f"'dstream.table': '{kind}', 'dstream.version': '{schema.VERSION}', "
                 f"'dstream.min_reader': '{schema.MIN_READER}'}})"
             )
-            fault = _size_fault(connection, path, rows)
+            fault = _size_fault(connection, path, rows) or _text_fault(
+                connection, path, "*", path.stat().st_size
+            )
             if fault:
                 raise InvalidInputError(f"{kind} table: {fault}; spread it over several parts")
         return path.read_bytes()
@@ -101,7 +103,7 @@ def read_table(
             another number of rows, which is found before any row is read.
         FormatVersionError: a newer dstream wrote it and older readers must not read it.
     """
-    chosen = "*" if columns is None else ", ".join(_quoted(name) for name in columns)
+    chosen = "*" if columns is None else ", ".join(quoted(name) for name in columns)
     return _read(data, chosen, rows)
 
 
@@ -155,18 +157,20 @@ def _read(data: bytes, select: str, rows: int | None) -> Columns:
         raise CorruptDataError(
             f"table: {len(data)} bytes that are no Parquet file (its magic is missing)"
         )
-    with _connection() as (connection, path):
+    with locked_connection() as (connection, path):
         path.write_bytes(data)
-        with _translated("read a table", CorruptDataError):
+        with translated("read a table", CorruptDataError):
             pairs = connection.execute(
-                f"SELECT key, value FROM parquet_kv_metadata({_text(path)})"
+                f"SELECT key, value FROM parquet_kv_metadata({path_text(path)})"
             ).fetchall()
             _check_version({bytes(key): bytes(value) for key, value in pairs})
-            fault = _size_fault(connection, path, rows)
+            fault = _size_fault(connection, path, rows) or _text_fault(
+                connection, path, select, len(data)
+            )
             if fault:
                 raise CorruptDataError(f"table of {len(data)} bytes: {fault}")
             found = connection.execute(
-                f"SELECT {select} FROM read_parquet({_text(path)})"
+                f"SELECT {select} FROM read_parquet({path_text(path)})"
             ).fetchnumpy()
     return {name: _plain(column) for name, column in found.items()}
 
@@ -177,10 +181,10 @@ def _size_fault(connection: duckdb.DuckDBPyConnection, path: Path, rows: int | N
     DuckDB reads by the counts of the row groups, which need not add up to the file's count.
     """
     stated, least, most, values = connection.execute(
-        f"SELECT (SELECT num_rows FROM parquet_file_metadata({_text(path)})), "
+        f"SELECT (SELECT num_rows FROM parquet_file_metadata({path_text(path)})), "
         "coalesce(min(grouped), 0), coalesce(max(grouped), 0), coalesce(max(stored), 0) FROM "
         "(SELECT sum(row_group_num_rows) AS grouped, sum(num_values) AS stored "
-        f"FROM parquet_metadata({_text(path)}) GROUP BY column_id)"
+        f"FROM parquet_metadata({path_text(path)}) GROUP BY column_id)"
     ).fetchall()[0]
     if not stated == least == most:
         return f"its footer says {stated} rows, its row groups {least} to {most}"
@@ -192,6 +196,40 @@ def _size_fault(connection: duckdb.DuckDBPyConnection, path: Path, rows: int | N
             f"{MAX_TABLE_ROWS} and {MAX_TABLE_VALUES}"
         )
     return None
+
+
+def _text_fault(
+    connection: duckdb.DuckDBPyConnection, path: Path, select: str, stored_bytes: int
+) -> str | None:
+    """What is wrong with how much text the selected columns hold; none of it is handed out."""
+    query = f"SELECT {select} FROM read_parquet({path_text(path)})"
+    sums = [
+        f"coalesce(sum({_TEXT_BYTES.get(kind, _OTHER_BYTES).format(quoted(name))}), 0)"
+        for name, kind, *_ in connection.execute(f"DESCRIBE {query}").fetchall()
+        if kind.removesuffix("[]") not in _NUMBERS
+    ]
+    if not sums:
+        return None
+    row = connection.execute(f"SELECT {', '.join(sums)} FROM ({query})").fetchall()[0]
+    text_bytes = sum(int(column_bytes) for column_bytes in row)
+    limit = min(MAX_TEXT_BYTES, _FREE_TEXT_BYTES + _MAX_TEXT_RATIO * stored_bytes)
+    if text_bytes > limit:
+        return f"its columns hold {text_bytes} bytes of text, the limit is {limit}"
+    return None
+
+
+_TEXT_BYTES = {
+    "VARCHAR": "strlen({})",
+    "BLOB": "octet_length({})",
+    "VARCHAR[]": "list_sum([strlen(item) FOR item IN {}])",
+}
+"""Bytes of one value by the type of its column."""
+
+_OTHER_BYTES = "strlen(CAST({} AS VARCHAR))"
+"""The same for types that no column has today."""
+
+_NUMBERS = {"INTEGER", "BIGINT", "DOUBLE", "BOOLEAN"}
+"""Their values are bounded by their number."""
 
 
 def _check_version(metadata: Mapping[bytes, bytes]) -> None:
@@ -217,182 +255,3 @@ def _plain(column: NDArray[Any]) -> NDArray[Any]:
         values[np.ma.getmaskarray(column)] = None
         return values
     return column
-
-
-def _declared(kind: Table, columns: Mapping[str, Any]) -> tuple[Column, ...]:
-    """The schema's columns, then the labels of a sample table in order of name."""
-    known = SCHEMAS[kind]
-    names = {column.name for column in known}
-    missing = sorted(names - set(columns))
-    extra = sorted(set(columns) - names)
-    if missing or (extra and kind is not Table.SAMPLES):
-        raise InvalidInputError(
-            f"{kind} table: missing columns {missing}, unknown columns {extra}", table=str(kind)
-        )
-    folded = {name.lower() for name in names}
-    for name in extra:
-        if name.lower() in folded:
-            raise InvalidInputError(
-                f"label {name!r} clashes with another column (case does not count): rename it",
-                label=name,
-            )
-        folded.add(name.lower())
-    return known + tuple(_label_column(name, columns[name]) for name in extra)
-
-
-def _label_column(name: str, values: Sequence[Any] | NDArray[Any]) -> Column:
-    kinds = {_label_type(name, value) for value in _items(values) if value is not None}
-    if kinds == {"BIGINT", "DOUBLE"}:
-        kinds = {"DOUBLE"}
-    if len(kinds) > 1:
-        raise InvalidInputError(
-            f"label {name!r} mixes {sorted(kinds)}: give it one type in all samples", label=name
-        )
-    return Column(name, kinds.pop() if kinds else "VARCHAR", "label", nullable=True)
-
-
-def _label_type(name: str, value: object) -> str:
-    if isinstance(value, bool | np.bool_):
-        return "BOOLEAN"
-    if isinstance(value, int | np.integer):
-        return "BIGINT"
-    if isinstance(value, float | np.floating):
-        return "DOUBLE"
-    if isinstance(value, str):
-        return "VARCHAR"
-    raise InvalidInputError(
-        f"label {name!r} holds a {type(value).__name__}; text, numbers and truth values can be "
-        "stored",
-        label=name,
-    )
-
-
-def _row_count(kind: Table, columns: Mapping[str, Any]) -> int:
-    lengths = {len(values) for values in columns.values()}
-    if len(lengths) != 1:
-        raise InvalidInputError(f"{kind} table: columns differ in length: {sorted(lengths)}")
-    return lengths.pop()
-
-
-def _items(values: Sequence[Any] | NDArray[Any]) -> Iterator[Any]:
-    """Values one by one, None where a masked array hides one."""
-    if isinstance(values, np.ma.MaskedArray):
-        return iter(values.tolist())
-    return iter(values)
-
-
-def _as_array(column: Column, values: Sequence[Any] | NDArray[Any]) -> NDArray[Any]:
-    """What DuckDB is handed: a numeric array as it is, all else as an object array."""
-    if isinstance(values, np.ndarray) and values.dtype.kind in "iufb":
-        if column.type in _INT_LIMITS and values.dtype.kind != "i":
-            raise InvalidInputError(f"column {column.name}: {values.dtype} is no signed integer")
-        return values
-    items = np.empty(len(values), dtype=object)
-    for row, value in enumerate(_items(values)):
-        items[row] = _checked(column, value)
-    return items
-
-
-def _checked(column: Column, value: Any) -> Any:
-    if value is None:
-        if not column.nullable:
-            raise InvalidInputError(f"column {column.name}: NULL is not allowed")
-        return None
-    if column.is_list:
-        base = Column(column.name, column.type[:-2], column.doc)
-        return [_checked(base, item) for item in value]
-    limit = _INT_LIMITS.get(column.type)
-    if limit is not None:
-        number = int(value)
-        if not -limit <= number < limit:
-            raise InvalidInputError(f"column {column.name}: {number} is out of range")
-        return number
-    if column.type == "VARCHAR":
-        return _storable_text(column.name, value)
-    return bool(value) if column.type == "BOOLEAN" else float(value)
-
-
-def _storable_text(name: str, value: object) -> str:
-    if not isinstance(value, str):
-        raise InvalidInputError(f"column {name}: {type(value).__name__} is no text")
-    try:
-        value.encode()
-    except UnicodeEncodeError as error:
-        raise InvalidInputError(f"column {name}: {value!r:.80} is no valid Unicode") from error
-    return value
-
-
-@contextmanager
-def _temporary_file() -> Iterator[Path]:
-    """A file for one table. It has no name where the system lets an open file be opened again."""
-    with tempfile.TemporaryFile(buffering=0) as nameless:
-        path = Path(f"/proc/self/fd/{nameless.fileno()}")
-        if path.exists():
-            yield path
-            return
-    with tempfile.TemporaryDirectory(prefix="dstream-table-") as folder:
-        yield Path(folder) / "table.parquet"
-
-
-@contextmanager
-def _connection() -> Iterator[tuple[duckdb.DuckDBPyConnection, Path]]:
-    """A locked DuckDB that may touch one temporary file, gone afterwards."""
-    with _disk_trouble(), _temporary_file() as path:
-        connection = duckdb.connect(
-            ":memory:",
-            config={
-                "threads": 1,
-                "memory_limit": _MEMORY_LIMIT,
-                "temp_directory": "",
-                "autoinstall_known_extensions": False,
-                "autoload_known_extensions": False,
-                "allow_community_extensions": False,
-            },
-        )
-        try:
-            # Look at every row of an object array before its type is chosen.
-            connection.execute("SET GLOBAL pandas_analyze_sample = 1000000000")
-            connection.execute("SET enable_progress_bar = false")
-            connection.execute(f"SET allowed_paths = [{_text(path)}]")
-            connection.execute("SET enable_external_access = false")
-            connection.execute("SET lock_configuration = true")
-            yield connection, path
-        finally:
-            connection.close()
-
-
-@contextmanager
-def _disk_trouble() -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise StorageError(
-            f"a temporary file failed ({error.strerror or error}); free space in the folder of "
-            "temporary files, or choose another by TMPDIR",
-            errno=error.errno,
-        ) from error
-
-
-@contextmanager
-def _translated(
-    action: str, error_class: type[CorruptDataError] | type[InvalidInputError]
-) -> Iterator[None]:
-    """DuckDB's errors as ours: of the environment, or of the data."""
-    try:
-        yield
-    except (duckdb.IOException, duckdb.OutOfMemoryException) as error:
-        if error_class is CorruptDataError and "parquet" in str(error).lower():
-            raise CorruptDataError(f"cannot {action}: {error}") from error
-        raise StorageError(
-            f"cannot {action}: {error}; it needs a temporary file, and TMPDIR says where"
-        ) from error
-    except duckdb.Error as error:
-        raise error_class(f"cannot {action}: {error}") from error
-
-
-def _quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'
-
-
-def _text(path: Path) -> str:
-    return "'" + str(path).replace("'", "''") + "'"
