@@ -83,6 +83,7 @@ def publish(
     recipe: str = "video",
     spans: dict[str, list[tuple[str, float, float]]] | None = None,
     splits: dict[str, str] | None = None,
+    labels: dict[str, list[Any]] | None = None,
 ) -> None:
     """Publish the videos of a source as a generation, each file one sample.
 
@@ -94,6 +95,7 @@ def publish(
         recipe: recorded in the manifest.
         spans: (key, start, end) in seconds of the samples of a file, instead of its whole.
         splits: split of each sample; ``train`` by default.
+        labels: label columns, a value for each sample.
     """
     store, source_store = open_store(repository), open_store(source)
     catalog = Catalog.create(store, exist_ok=True)
@@ -152,7 +154,8 @@ def publish(
         return TableRef(key, len(data), digest, len(next(iter(columns.values()))))
 
     part = Part(
-        table("files", files), table("streams", streams), table("samples", samples), None,
+        table("files", files), table("streams", streams),
+        table("samples", samples | (labels or {})), None,
         "packed" if packed else "in_place", 0, ObjectCount(1, len(group)),
     )  # fmt: skip
     manifest = Manifest(RecipeRef(recipe), (source,), (part,), Totals(), "test")

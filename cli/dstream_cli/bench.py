@@ -23,6 +23,7 @@ SUMMARY = "Stream clips and report rate, cost and bottleneck."
 EPILOG = epilog(
     "dstream bench gameplay --frames 16 --fps 8 --seconds 30",
     "dstream bench gameplay@v3 --clips 500 --batch-size 16 --resize 256 --json",
+    "dstream bench gameplay --split train --where 'width >= 1280 and fps > 20'",
     "dstream bench s3://raw/videos --frames 16 --stride 2 --clips 100",
     codes=(0, 1, 2, 3, 10, 12),
 )
@@ -78,6 +79,10 @@ def run(
     split: Annotated[
         str | None, typer.Option(metavar="SPLIT", help="Only samples of this split.")
     ] = None,
+    where: Annotated[
+        str | None,
+        typer.Option(metavar="SQL", help="Only samples for which this is true: 'width >= 1280'."),
+    ] = None,
     recipe: Annotated[
         str, typer.Option(metavar="FILE", help="The recipe's file, if it is not installed.")
     ] = "",
@@ -113,6 +118,7 @@ def run(
         resize=parse_size(resize),
         crop=parse_crop(crop),
         split=split,
+        where=where,
         recipe=recipe,
     )
     settings: dict[str, Any] = {} if workers is None else {"workers": workers}
@@ -133,7 +139,15 @@ def run(
     return 3 if report.skips else 0
 
 
-def _open(call: Common, target: str, *, split: str | None, recipe: str, **clip: Any) -> Clips:
+def _open(
+    call: Common,
+    target: str,
+    *,
+    split: str | None,
+    where: str | None,
+    recipe: str,
+    **clip: Any,
+) -> Clips:
     import dstream
 
     options = call.store_options()
@@ -142,9 +156,11 @@ def _open(call: Common, target: str, *, split: str | None, recipe: str, **clip: 
             clip["recipe"] = recipe
         repo = dstream.open(call.repo_url(), options=options)
         call.context.call_on_close(repo.close)
-        return repo.clips(target, split=split, **clip)
-    if split is not None or recipe:
-        raise InvalidInputError("--split and --recipe need a dataset: raw videos have neither")
+        return repo.clips(target, split=split, where=where, **clip)
+    if split is not None or where is not None or recipe:
+        raise InvalidInputError(
+            "--split, --where and --recipe need a dataset: raw videos have none of them"
+        )
     folder = target if "://" in target else Path(target).expanduser()
     return dstream.clips(folder, options=options, **clip)
 

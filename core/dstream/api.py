@@ -14,7 +14,9 @@ from dstream.catalog.tokens import Token
 from dstream.checkpoint.facade import RepoCheckpoints
 from dstream.clock import Clock, SystemClock
 from dstream.errors import InvalidInputError, NotFoundError
+from dstream.format.chosen_rows import Choice
 from dstream.format.manifest import Manifest
+from dstream.format.where import parse_where
 from dstream.loader.clips import Clips
 from dstream.loader.generation import TABLE_CACHE_BYTES, GenerationSource
 from dstream.loader.plan import Sampling, Window
@@ -135,6 +137,7 @@ class Repo(RepoLifecycle, RepoCheckpoints):
         pixels: Literal["rgb", "native"] = "rgb",
         split: str | None = None,
         stream: str | None = None,
+        where: str | None = None,
         recipe: str | Recipe | None = "installed",
         array: ArrayKind | None = None,
         table_cache_bytes: int = TABLE_CACHE_BYTES,
@@ -156,6 +159,9 @@ class Repo(RepoLifecycle, RepoCheckpoints):
             pixels: ``rgb``: uint8; ``native`` keeps deep and grey pixels as they are.
             split: only samples of this split.
             stream: which of a sample's streams, by name; the first by default.
+            where: only samples for which this SQL expression is true, such as
+                ``"width >= 1280 and motion > 0.02"``: over label columns and facts of the stream
+                and its file. Evaluated here, once; see ``docs/loader.md`` for what it may use.
             recipe: reads side files: a recipe, its installed name or the path of its file; by
                 default the installed one that the data set was made with; None for none.
             array: ``torch`` or ``numpy``; torch where it is installed by default.
@@ -171,6 +177,7 @@ class Repo(RepoLifecycle, RepoCheckpoints):
         settings = _settings(
             frames, stride, fps, sampling, seed, PixelSettings(resize, crop, crop_mode, pixels)
         )
+        choice = Choice(stream, split, None if where is None else parse_where(where))
         opened = self.meter.snapshot()
         catalog = self.catalog if pin is None else self.at(pin).catalog
         generation = catalog.resolve(reference)
@@ -180,8 +187,7 @@ class Repo(RepoLifecycle, RepoCheckpoints):
             self.store,
             manifest,
             _SourceOpener(self._options, self.meter, self._clock),
-            split=split,
-            stream=stream,
+            choice=choice,
             table_cache_bytes=table_cache_bytes,
         )
         reader = _recipe(recipe, manifest, source)

@@ -84,22 +84,6 @@ def samples(rows: int) -> dict[str, Any]:
     }
 
 
-def test_the_flat_view_has_the_first_stream_of_each_sample() -> None:
-    flat = tables.read_samples_flat(tables.write_table("samples", samples(5000)))
-    assert len(flat) == 5000
-    assert flat.key[4999] == "dir/4999.mp4"
-    np.testing.assert_array_equal(flat.stream, np.arange(5000))
-    np.testing.assert_array_equal(flat.end_pts, np.arange(5000) * 1000)
-    assert set(flat.start_pts) == {5}
-    assert set(flat.stream_count) == {2}
-
-
-def test_a_sample_without_streams_is_damage() -> None:
-    columns = samples(2) | {"streams": [[], [1]]}
-    with pytest.raises(CorruptDataError, match="no stream"):
-        tables.read_samples_flat(tables.write_table("samples", columns))
-
-
 def test_numbers_with_nulls_come_back_masked_and_without_as_plain_arrays() -> None:
     columns = samples(3) | {"motion": [0.5, None, 1.0], "count": [1, 2, 3]}
     found = tables.read_table(tables.write_table("samples", columns), ["motion", "count"])
@@ -192,7 +176,7 @@ KILLED = """
 import os, signal
 from dstream.format import duck
 
-with duck.locked_connection() as (connection, path):
+with duck.locked_connection() as (connection, (path,)):
     connection.execute(f"COPY (SELECT 1) TO '{path}' (FORMAT parquet, USE_TMP_FILE false)")
     assert path.read_bytes()[:4] == b"PAR1"
     os.kill(os.getpid(), signal.SIGKILL)

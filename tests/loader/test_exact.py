@@ -180,9 +180,9 @@ def test_clips_stay_inside_their_samples(tmp_path: Path) -> None:
                 assert low - 1e-6 <= pts_s[0]
                 assert pts_s[-1] < high
     assert repo.clips("d", frames=5, fps=10, split="val").keys() == ["c"]
-    with pytest.raises(dstream.InvalidInputError, match="split 'nope'"):
+    with pytest.raises(dstream.InvalidInputError, match="split='nope'"):
         repo.clips("d", frames=5, split="nope")
-    with pytest.raises(dstream.InvalidInputError, match="stream 'left'"):
+    with pytest.raises(dstream.InvalidInputError, match="stream='left'"):
         repo.clips("d", frames=5, stream="left")
     with pytest.raises(dstream.InvalidInputError, match="long enough"):
         repo.clips("d", frames=500).loader(1)

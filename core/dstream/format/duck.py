@@ -1,6 +1,6 @@
-"""DuckDB in a locked connection that may touch one temporary file and nothing else.
+"""DuckDB in a locked connection that may touch a few temporary files and nothing else.
 
-The file has no name where the system allows it: it cannot outlive this process. Not for forked
+The files have no name where the system allows it: they cannot outlive this process. Not for forked
 workers: DuckDB does not survive a fork.
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import duckdb
@@ -31,13 +31,16 @@ def _temporary_file() -> Iterator[Path]:
 
 
 @contextmanager
-def locked_connection() -> Iterator[tuple[duckdb.DuckDBPyConnection, Path]]:
-    """A locked DuckDB that may touch one temporary file, gone afterwards.
+def locked_connection(
+    files: int = 1,
+) -> Iterator[tuple[duckdb.DuckDBPyConnection, tuple[Path, ...]]]:
+    """A locked DuckDB that may touch so many temporary files, gone afterwards.
 
     Raises:
-        StorageError: the temporary file failed.
+        StorageError: a temporary file failed.
     """
-    with _disk_trouble(), _temporary_file() as path:
+    with _disk_trouble(), ExitStack() as stack:
+        paths = tuple(stack.enter_context(_temporary_file()) for _ in range(files))
         connection = duckdb.connect(
             ":memory:",
             config={
@@ -53,10 +56,10 @@ def locked_connection() -> Iterator[tuple[duckdb.DuckDBPyConnection, Path]]:
             # Look at every row of an object array before its type is chosen.
             connection.execute("SET GLOBAL pandas_analyze_sample = 1000000000")
             connection.execute("SET enable_progress_bar = false")
-            connection.execute(f"SET allowed_paths = [{path_text(path)}]")
+            connection.execute(f"SET allowed_paths = [{', '.join(map(path_text, paths))}]")
             connection.execute("SET enable_external_access = false")
             connection.execute("SET lock_configuration = true")
-            yield connection, path
+            yield connection, paths
         finally:
             connection.close()
 

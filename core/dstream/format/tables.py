@@ -8,7 +8,6 @@ workers: DuckDB does not survive a fork.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +64,7 @@ def write_table(kind: Table | str, columns: Mapping[str, Sequence[Any] | NDArray
         f'CAST("{i}" AS {column.type}) AS {quoted(column.name)}'
         for i, column in enumerate(declared)
     )
-    with locked_connection() as (connection, path):
+    with locked_connection() as (connection, (path,)):
         source = "(SELECT * FROM incoming)"
         if rows == 0:  # an empty object array has no type to cast from
             nulls = ", ".join(f'NULL AS "{i}"' for i in range(len(declared)))
@@ -107,72 +106,40 @@ def read_table(
     return _read(data, chosen, rows)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class SampleRows:
-    """The sample table as the loader plans with it: the first stream of every sample, N rows."""
-
-    key: NDArray[np.object_]
-    group: NDArray[np.object_]
-    split: NDArray[np.object_]
-    stream: NDArray[np.int32]
-    """Row in the part's streams of each sample's first stream."""
-    start_pts: NDArray[np.int64]
-    end_pts: NDArray[np.int64]
-    stream_count: NDArray[np.int64]
-    """How many streams each sample has."""
-
-    def __len__(self) -> int:
-        return len(self.key)
-
-
-def read_samples_flat(data: bytes, *, rows: int | None = None) -> SampleRows:
-    """The first stream of every sample, without the lists: fast for millions of rows.
-
-    Raises:
-        CorruptDataError: as :func:`read_table`, or a sample without a stream.
-        FormatVersionError: see :func:`read_table`, for ``rows`` too.
-    """
-    found = _read(
-        data,
-        '"key", "group", split, streams[1] AS stream, start_pts[1] AS first_pts, '
-        "end_pts[1] AS last_pts, len(streams) AS stream_count",
-        rows,
-    )
-    for name in ("stream", "first_pts", "last_pts"):
-        if isinstance(found[name], np.ma.MaskedArray):
-            raise CorruptDataError("sample table: a sample has no stream")
-    return SampleRows(
-        key=found["key"],
-        group=found["group"],
-        split=found["split"],
-        stream=found["stream"].astype(np.int32, copy=False),
-        start_pts=found["first_pts"].astype(np.int64, copy=False),
-        end_pts=found["last_pts"].astype(np.int64, copy=False),
-        stream_count=found["stream_count"].astype(np.int64, copy=False),
-    )
-
-
 def _read(data: bytes, select: str, rows: int | None) -> Columns:
-    if data[:4] != _PARQUET_MAGIC or data[-4:] != _PARQUET_MAGIC:
-        raise CorruptDataError(
-            f"table: {len(data)} bytes that are no Parquet file (its magic is missing)"
-        )
-    with locked_connection() as (connection, path):
-        path.write_bytes(data)
+    with locked_connection() as (connection, (path,)):
+        spool_table(connection, path, data, rows)
         with translated("read a table", CorruptDataError):
-            pairs = connection.execute(
-                f"SELECT key, value FROM parquet_kv_metadata({path_text(path)})"
-            ).fetchall()
-            _check_version({bytes(key): bytes(value) for key, value in pairs})
-            fault = _size_fault(connection, path, rows) or _text_fault(
-                connection, path, select, len(data)
-            )
+            fault = _text_fault(connection, path, select, len(data))
             if fault:
                 raise CorruptDataError(f"table of {len(data)} bytes: {fault}")
             found = connection.execute(
                 f"SELECT {select} FROM read_parquet({path_text(path)})"
             ).fetchnumpy()
     return {name: _plain(column) for name, column in found.items()}
+
+
+def spool_table(
+    connection: duckdb.DuckDBPyConnection, path: Path, data: bytes, rows: int | None
+) -> None:
+    """Write a table where the connection may read it, and check all that its footer says.
+
+    Raises:
+        CorruptDataError, FormatVersionError: see :func:`read_table`.
+    """
+    if data[:4] != _PARQUET_MAGIC or data[-4:] != _PARQUET_MAGIC:
+        raise CorruptDataError(
+            f"table: {len(data)} bytes that are no Parquet file (its magic is missing)"
+        )
+    path.write_bytes(data)
+    with translated("read a table", CorruptDataError):
+        pairs = connection.execute(
+            f"SELECT key, value FROM parquet_kv_metadata({path_text(path)})"
+        ).fetchall()
+        _check_version({bytes(key): bytes(value) for key, value in pairs})
+        fault = _size_fault(connection, path, rows)
+    if fault:
+        raise CorruptDataError(f"table of {len(data)} bytes: {fault}")
 
 
 def _size_fault(connection: duckdb.DuckDBPyConnection, path: Path, rows: int | None) -> str | None:

@@ -8,22 +8,23 @@ when the first of its videos is needed, then kept.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dstream.errors import CorruptDataError, InvalidInputError
+from dstream.format.chosen_rows import ALL, Choice, StoredTable, choose_rows
 from dstream.format.index import VideoIndex, VideoTrack
 from dstream.format.index_codec import decode_index_entry
 from dstream.format.manifest import Manifest, Part, TableRef
 from dstream.format.schema import REPOSITORY
-from dstream.format.tables import read_samples_flat, read_table
+from dstream.format.tables import read_table
+from dstream.format.where import Where
 from dstream.loader.index_size import index_bytes
 from dstream.loader.plan import Window, slot_counts
 from dstream.loader.single_flight import SingleFlightCache, one_each
@@ -70,9 +71,11 @@ class _PartTables:
     part: Part
     files: Columns
     streams: Columns
+    row: NDArray[np.int32]
+    """Row in the sample table of each chosen sample."""
     key: NDArray[np.object_]
-    stream: NDArray[np.int64]
-    """Row in ``streams`` of each chosen sample."""
+    stream: NDArray[np.int32]
+    """Row in ``streams``."""
     start_pts: NDArray[np.int64]
     end_pts: NDArray[np.int64]
     side: Columns
@@ -95,12 +98,12 @@ class GenerationSource:
         manifest: of the generation.
         open_source: opens a source store by its URL, for data left in place. It is pickled
             along with this.
-        split: only samples of this split.
-        stream: which of a sample's streams to show; the first without.
+        choice: which samples, and which of their streams. A filter is evaluated here, once, and
+            what it chose is pickled along.
         table_cache_bytes: budget for packet tables.
 
     Raises:
-        InvalidInputError: no sample is in ``split``, or has the stream.
+        InvalidInputError: nothing is chosen, or the filter cannot be evaluated.
         CorruptDataError: tables that contradict the manifest or themselves.
     """
 
@@ -111,25 +114,21 @@ class GenerationSource:
         manifest: Manifest,
         open_source: Callable[[str], Store],
         *,
-        split: str | None = None,
-        stream: str | None = None,
+        choice: Choice = ALL,
         table_cache_bytes: int = TABLE_CACHE_BYTES,
     ) -> None:
         self.name = name
         self._store = store
         self._manifest = manifest
         self._open_source = open_source
-        self._parts = [_load_part(store, part, split, stream) for part in manifest.parts]
+        loaded = [_load_part(store, part, choice) for part in manifest.parts]
+        if choice.where is not None:
+            _check_columns(choice.where, (columns for _, columns in loaded))
+        self._parts = [tables for tables, _ in loaded]
         self._first = np.cumsum([0, *(len(tables.stream) for tables in self._parts)])
-        if not len(self) and (split is not None or stream is not None):
-            raise InvalidInputError(
-                f"{name} has no sample"
-                + (f" in split {split!r}" if split is not None else "")
-                + (f" with a stream {stream!r}" if stream is not None else ""),
-                split=split,
-                stream=stream,
-            )
-        self.fingerprint = _fingerprint(manifest, split, stream)
+        if not len(self) and choice != ALL:
+            raise InvalidInputError(f"{name} has no sample {choice}", **choice.facts)
+        self.fingerprint = _fingerprint(manifest, choice, (tables.row for tables in self._parts))
         self._groups: SingleFlightCache[str, bytes] = SingleFlightCache(table_cache_bytes // 2, len)
         self._indexes: SingleFlightCache[tuple[str, int], VideoIndex] = SingleFlightCache(
             table_cache_bytes // 2, index_bytes
@@ -257,74 +256,63 @@ class GenerationSource:
         return self._sources.get(url, lambda: self._open_source(url))
 
 
-def _load_part(store: Store, part: Part, split: str | None, stream: str | None) -> _PartTables:
-    def checked(ref: TableRef) -> bytes:
-        return fetch_object(store, ref.key, ref.size_bytes, ref.sha256)
+def _load_part(store: Store, part: Part, choice: Choice) -> tuple[_PartTables, frozenset[str]]:
+    """The tables of a part, and what a filter could name in it."""
 
-    with _named(part.files) as rows:
-        files = read_table(checked(part.files), _FILE_COLUMNS, rows=rows)
-    with _named(part.streams) as rows:
-        streams = read_table(checked(part.streams), _STREAM_COLUMNS, rows=rows)
-    data = checked(part.samples)
-    with _named(part.samples) as rows:
-        read = _first_streams if stream is None else partial(_named_streams, stream=stream)
-        spans = read(data, rows)
-    chosen = spans["stream"] >= 0
-    if split is not None:
-        chosen &= spans["split"] == split
-    side: Columns = {}
-    if np.any(files["role"] == "side"):
-        found = read_table(data, ("side", "side_suffixes"), rows=part.samples.rows)
-        side = {name: column[chosen] for name, column in found.items()}
-    first = spans["stream"][chosen]
-    if len(first) and int(first.max()) >= part.streams.rows:
-        raise CorruptDataError(f"{part.samples.key}: a sample names a stream that is not there")
-    return _PartTables(
+    def stored(ref: TableRef) -> StoredTable:
+        return StoredTable(fetch_object(store, ref.key, ref.size_bytes, ref.sha256), ref.rows)
+
+    files, streams, samples = stored(part.files), stored(part.streams), stored(part.samples)
+    with _named(part.samples):
+        rows = choose_rows(samples, streams, lambda: files, choice)
+    with _named(part.files):
+        file_columns = read_table(files.data, _FILE_COLUMNS, rows=files.rows)
+    with _named(part.streams):
+        stream_columns = read_table(streams.data, _STREAM_COLUMNS, rows=streams.rows)
+    with _named(part.samples):
+        names = ("key", "side", "side_suffixes") if rows.has_side else ("key",)
+        found = read_table(samples.data, names, rows=samples.rows)
+    chosen = {name: column[rows.row] for name, column in found.items()}
+    key = chosen.pop("key")
+    tables = _PartTables(
         part,
-        files,
-        streams,
-        spans["key"][chosen],
-        first,
-        spans["start_pts"][chosen],
-        spans["end_pts"][chosen],
-        side,
+        file_columns,
+        stream_columns,
+        rows.row,
+        key,
+        rows.stream,
+        rows.start_pts,
+        rows.end_pts,
+        chosen,
     )
+    return tables, rows.columns
+
+
+def _check_columns(where: Where, parts: Iterable[frozenset[str]]) -> None:
+    """A filter may name what some part has; its other parts have NULL there."""
+    known: frozenset[str] = frozenset().union(*parts)
+    for name in sorted(where.columns - known):
+        tables = [column for column in known if column.endswith(f".{name}")]
+        if tables:
+            raise InvalidInputError(
+                f"where={where.text!r:.200}: several tables have {name!r}; write "
+                f"{' or '.join(sorted(tables))}",
+                column=name,
+            )
+        raise InvalidInputError(
+            f"where={where.text!r:.200}: there is no column {name!r}; there are "
+            f"{', '.join(sorted(column for column in known if '.' not in column))}",
+            column=name,
+        )
 
 
 @contextmanager
-def _named(ref: TableRef) -> Iterator[int]:
-    """The rows that a table must have; errors of reading it name it."""
+def _named(ref: TableRef) -> Iterator[None]:
+    """Errors of reading a table name it."""
     try:
-        yield ref.rows
+        yield
     except CorruptDataError as error:
         raise CorruptDataError(f"{ref.key}: {error}", key=ref.key) from error
-
-
-def _first_streams(data: bytes, rows: int) -> Columns:
-    """Key, split and first stream of every sample."""
-    flat = read_samples_flat(data, rows=rows)
-    return {
-        "key": flat.key,
-        "split": flat.split,
-        "stream": flat.stream.astype(np.int64),
-        "start_pts": flat.start_pts,
-        "end_pts": flat.end_pts,
-    }
-
-
-def _named_streams(data: bytes, rows: int, *, stream: str) -> Columns:
-    """The same for the stream called ``stream``; -1 where a sample has none."""
-    columns = ("key", "split", "streams", "names", "start_pts", "end_pts")
-    table = read_table(data, columns, rows=rows)
-    places = [list(names).index(stream) if stream in names else -1 for names in table["names"]]
-    found = {"key": table["key"], "split": table["split"]}
-    for name, source in (("stream", "streams"), ("start_pts", "start_pts"), ("end_pts", "end_pts")):
-        values = [
-            row[place] if place >= 0 else -1
-            for row, place in zip(table[source], places, strict=True)
-        ]
-        found[name] = np.array(values, dtype=np.int64)
-    return found
 
 
 def _picture_track(picture: tuple[Any, ...]) -> VideoTrack:
@@ -344,10 +332,15 @@ def _picture_track(picture: tuple[Any, ...]) -> VideoTrack:
     )
 
 
-def _fingerprint(manifest: Manifest, split: str | None, stream: str | None) -> str:
+def _fingerprint(manifest: Manifest, choice: Choice, rows: Iterable[NDArray[np.int32]]) -> str:
+    """Hash of the tables and of what was chosen of them: not of how a filter was written."""
     digest = hashlib.sha256()
     for part in manifest.parts:
         for ref in (part.samples, part.streams, part.files):
             digest.update(ref.sha256.encode())
-    digest.update(repr((split, stream)).encode())
+    digest.update(repr((choice.split, choice.stream)).encode())
+    if choice.where is not None:
+        for chosen in rows:
+            digest.update(len(chosen).to_bytes(8, "little"))
+            digest.update(chosen.astype("<i4").tobytes())
     return digest.hexdigest()
