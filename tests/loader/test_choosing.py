@@ -64,7 +64,7 @@ def test_the_fingerprint_is_that_of_what_was_chosen(repository: str) -> None:
 
 def test_an_unknown_column_is_told_with_those_there_are(repository: str) -> None:
     with pytest.raises(
-        InvalidInputError, match="no column 'movement'; there are .*motion"
+        InvalidInputError, match=r"no column 'movement'; there are .*motion"
     ) as caught:
         shown(repository, where="movement > 1")
     assert "first_pts" not in str(caught.value)
