@@ -9,7 +9,19 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from dstream.errors import InvalidInputError
-from dstream_cli.options import Common, Debug, Json, Quiet, Repo, S3Args, common, epilog, is_path
+from dstream_cli.options import (
+    Cache,
+    CacheBytes,
+    Common,
+    Debug,
+    Json,
+    Quiet,
+    Repo,
+    S3Args,
+    common,
+    epilog,
+    is_path,
+)
 from dstream_cli.plain import counted
 from dstream_cli.progress import ProgressLine
 from dstream_cli.render import Facts, Part, Table
@@ -86,6 +98,8 @@ def run(
     recipe: Annotated[
         str, typer.Option(metavar="FILE", help="The recipe's file, if it is not installed.")
     ] = "",
+    cache: Cache = "",
+    cache_bytes: CacheBytes = "",
     on_error: Annotated[
         OnError | None,
         typer.Option(
@@ -110,6 +124,7 @@ def run(
     source = _open(
         call,
         target,
+        {"cache": cache or None, "cache_bytes": cache_bytes or None},
         frames=frames,
         stride=None if fps is not None else stride or 1,
         fps=fps,
@@ -142,6 +157,7 @@ def run(
 def _open(
     call: Common,
     target: str,
+    cache: dict[str, Any],
     *,
     split: str | None,
     where: str | None,
@@ -154,7 +170,7 @@ def _open(
     if not is_path(target, call.repo):
         if recipe:
             clip["recipe"] = recipe
-        repo = dstream.open(call.repo_url(), options=options)
+        repo = dstream.open(call.repo_url(), options=options, **cache)
         call.context.call_on_close(repo.close)
         return repo.clips(target, split=split, where=where, **clip)
     if split is not None or where is not None or recipe:
@@ -162,7 +178,7 @@ def _open(
             "--split, --where and --recipe need a dataset: raw videos have none of them"
         )
     folder = target if "://" in target else Path(target).expanduser()
-    return dstream.clips(folder, options=options, **clip)
+    return dstream.clips(folder, options=options, **cache, **clip)
 
 
 def _drain(call: Common, loader: Loader, clips: int, seconds: float) -> None:
@@ -269,6 +285,7 @@ def report_parts(report: LoaderReport) -> list[Part]:
         )
         if count
     ]
+    facts += _cache_facts(report)
     if report.index_full_passes:
         facts.append(("full passes", f"{counted(report.index_full_passes, 'video')} read whole"))
     if report.throttles:
@@ -280,6 +297,9 @@ def report_parts(report: LoaderReport) -> list[Part]:
             ("fallbacks", report.fallbacks),
             ("skipped", report.skips),
             ("refetched", report.refetches),
+            ("not cached", report.cache_refusals),
+            ("cache rot", report.cache_rot),
+            ("cache off", report.cache_off),
         )
         if counts
     ]
@@ -288,3 +308,20 @@ def report_parts(report: LoaderReport) -> list[Part]:
     # Waiting is left out: whoever only takes clips does nothing else.
     told = "This is the loader's own top speed: nothing is done with the clips."
     return [Facts(facts), f"{told} {report.slowest_stage}"]
+
+
+def _cache_facts(report: LoaderReport) -> list[tuple[str, object]]:
+    from dstream.units import format_bytes
+
+    if not report.cache_hits + report.cache_misses:
+        return []
+    told = (
+        f"{report.cache_hits:,} of {report.cache_hits + report.cache_misses:,} pieces hit "
+        f"({report.cache_hit_rate:.0%}; {report.cache_byte_hit_rate:.0%} of the bytes), "
+        f"{format_bytes(report.cache_bytes_admitted)} added"
+    )
+    facts: list[tuple[str, object]] = [("cache", told)]
+    if report.cache_evictions:
+        evicted = counted(report.cache_evictions, "segment")
+        facts.append(("evicted", f"{evicted}, {format_bytes(report.cache_bytes_evicted)}"))
+    return facts

@@ -41,6 +41,22 @@ Repo = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress and no messages.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Show a traceback with an error.")]
+Cache = Annotated[
+    str,
+    typer.Option(
+        metavar="DIR",
+        envvar="DSTREAM_CACHE",
+        help="Keep what is read from the store in this directory of the node.",
+    ),
+]
+CacheBytes = Annotated[
+    str,
+    typer.Option(
+        metavar="SIZE",
+        envvar="DSTREAM_CACHE_BYTES",
+        help="What the cache may take, such as 200GB; what was set last by default.",
+    ),
+]
 S3Args = Annotated[
     list[str] | None,
     typer.Option(

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from pathlib import Path
 from types import TracebackType
 from typing import Literal
 
+from dstream.cache.cache import ExtentCache
+from dstream.cache.settings import CacheBytes, CacheSettings, CacheWish, cache_settings
 from dstream.catalog import Catalog, Generation, LogEntry
 from dstream.catalog.facade import RepoLifecycle
 from dstream.catalog.tokens import Token
@@ -20,15 +21,9 @@ from dstream.format.where import parse_where
 from dstream.loader.clips import Clips
 from dstream.loader.generation import TABLE_CACHE_BYTES, GenerationSource
 from dstream.loader.plan import Sampling, Window
-from dstream.loader.raw import (
-    INDEX_CACHE_BYTES,
-    Listing,
-    RawSource,
-    is_video_name,
-    list_videos,
-)
+from dstream.loader.raw import INDEX_CACHE_BYTES, RawSource, open_listing
 from dstream.loader.settings import ArrayKind, ClipSettings
-from dstream.measure import Meter, Purpose
+from dstream.measure import Meter
 from dstream.media.pixels import PixelSettings
 from dstream.recipe import Recipe, installed_recipe, load_recipe
 from dstream.store.base import Store
@@ -78,6 +73,7 @@ class Repo(RepoLifecycle, RepoCheckpoints):
         clock: Clock,
         *,
         at: int | str | None = None,
+        cache: CacheSettings | None = None,
     ) -> None:
         self.store = store
         self.catalog = catalog
@@ -86,9 +82,23 @@ class Repo(RepoLifecycle, RepoCheckpoints):
         self._options = options
         self._clock = clock
         self._at = at
+        self._cache = cache
+        self._caches: dict[str, ExtentCache] = {}
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _reopened, (self.store, self.meter, self._options, self._clock, self._at)
+        opened = (self.store, self.meter, self._options, self._clock, self._at, self._cache)
+        return _reopened, opened
+
+    def cache(self, name: str) -> ExtentCache | None:
+        """The node's cache as the artifact ``name`` uses it, or None without one.
+
+        Raises:
+            InvalidInputError: the directory is a file, or no budget was ever set.
+        """
+        if self._cache is not None and name not in self._caches:
+            label = f"{self.store.url} {name}"
+            self._caches[name] = self._cache.open(label, self.meter, self._clock)
+        return self._caches.get(name)
 
     def names(self) -> list[str]:
         """Names of all artifacts, sorted."""
@@ -120,7 +130,15 @@ class Repo(RepoLifecycle, RepoCheckpoints):
             CorruptDataError: the root is not the one that the token was made of.
         """
         catalog = Catalog.open_at(self.store, seq, self._clock, meter=self.meter)
-        return Repo(self.store, catalog, self.meter, self._options, self._clock, at=seq)
+        return Repo(
+            self.store,
+            catalog,
+            self.meter,
+            self._options,
+            self._clock,
+            at=seq,
+            cache=self._cache,
+        )
 
     def clips(
         self,
@@ -200,10 +218,13 @@ class Repo(RepoLifecycle, RepoCheckpoints):
             clock=self._clock,
             opened=opened,
             pin=catalog.token,
+            cache=self.cache(generation.name),
         )
 
     def close(self) -> None:
-        """Give connections back."""
+        """Give connections back, and the cache's segments to other processes."""
+        for cache in self._caches.values():
+            cache.close()
         self.store.close()
 
     def __enter__(self) -> Repo:
@@ -224,6 +245,8 @@ def open(
     options: StoreOptions | None = None,
     meter: Meter | None = None,
     clock: Clock | None = None,
+    cache: CacheWish = None,
+    cache_bytes: CacheBytes = None,
 ) -> Repo:
     """Open the repository at ``url``.
 
@@ -234,29 +257,40 @@ def open(
             place are opened with the same.
         meter: counts everything; a new one by default, readable as ``repo.meter``.
         clock: for waits and durations.
+        cache: a directory of this node that keeps what clips have read, shared by all
+            processes; ``DSTREAM_CACHE`` by default, False for none.
+        cache_bytes: what it may take, such as ``"200GB"``; ``DSTREAM_CACHE_BYTES`` by default,
+            else what was set last.
 
     Raises:
         NotFoundError: there is no repository.
         FormatVersionError: a newer dstream made it.
     """
     meter, clock, options = meter or Meter(), clock or SystemClock(), options or StoreOptions()
+    node = cache_settings(cache, cache_bytes, os.environ)
     token = Token.find(os.fspath(url))
     if token is not None and token.url:
         store = open_store(token.url, options=options, meter=meter, clock=clock)
         pinned = Catalog.open_at(store, str(token), clock, meter=meter)
-        return Repo(store, pinned, meter, options, clock, at=str(token))
+        return Repo(store, pinned, meter, options, clock, at=str(token), cache=node)
     store = open_store(url, options=options, meter=meter, clock=clock)
-    return Repo(store, Catalog.open(store, clock, meter=meter), meter, options, clock)
+    catalog = Catalog.open(store, clock, meter=meter)
+    return Repo(store, catalog, meter, options, clock, cache=node)
 
 
 def _reopened(
-    store: Store, meter: Meter, options: StoreOptions, clock: Clock, at: int | str | None
+    store: Store,
+    meter: Meter,
+    options: StoreOptions,
+    clock: Clock,
+    at: int | str | None,
+    cache: CacheSettings | None,
 ) -> Repo:
     if at is None:
         catalog = Catalog.open(store, clock, meter=meter)
     else:
         catalog = Catalog.open_at(store, at, clock, meter=meter)
-    return Repo(store, catalog, meter, options, clock, at=at)
+    return Repo(store, catalog, meter, options, clock, at=at, cache=cache)
 
 
 def clips(
@@ -278,6 +312,8 @@ def clips(
     options: StoreOptions | None = None,
     meter: Meter | None = None,
     clock: Clock | None = None,
+    cache: CacheWish = None,
+    cache_bytes: CacheBytes = None,
 ) -> Clips:
     """The clips of raw videos, nothing prepared: costs one listing.
 
@@ -303,6 +339,8 @@ def clips(
         options: credentials' profile, endpoint, retries.
         meter: counts everything; readable as ``clips.meter``.
         clock: for waits and durations.
+        cache: see :func:`open`.
+        cache_bytes: see :func:`open`.
 
     Raises:
         NotFoundError: the source is not there, or holds no video.
@@ -313,7 +351,8 @@ def clips(
     )
     meter, clock = meter or Meter(), clock or SystemClock()
     opened = meter.snapshot()
-    store, listing = _listed(source, options, meter, clock)
+    node = cache_settings(cache, cache_bytes, os.environ)
+    store, listing = open_listing(source, options, meter, clock)
     raw = RawSource(
         store,
         listing,
@@ -322,37 +361,8 @@ def clips(
         max_index_bytes=max_index_bytes,
         index_cache_bytes=index_cache_bytes,
     )
-    return Clips(raw, settings, meter, array=array, clock=clock, opened=opened)
-
-
-def _listed(
-    source: Url | Store, options: StoreOptions | None, meter: Meter, clock: Clock
-) -> tuple[Store, Listing]:
-    """The source's store and its videos; a single file is a source of one."""
-    if not isinstance(source, str | os.PathLike):
-        if not hasattr(source, "capabilities"):
-            raise InvalidInputError(f"source must be a URL, a path or a store, got {source!r:.200}")
-        return source, list_videos(source)
-
-    def opened(url: str) -> Store:
-        return open_store(url, options=options, meter=meter, clock=clock)
-
-    text = os.fspath(source)
-    folder, slash, name = text.rstrip("/").rpartition("/")
-    folder = folder if slash else "."
-    if "://" not in text and Path(text).is_file():
-        return _single(opened(folder or "/"), name)
-    store = opened(text)
-    try:
-        return store, list_videos(store)
-    except NotFoundError:
-        if "://" not in folder or not is_video_name(name):
-            raise
-        return _single(opened(folder), name)
-
-
-def _single(store: Store, name: str) -> tuple[Store, Listing]:
-    return store, Listing((store.head(name, purpose=Purpose.LISTING),), 0)
+    kept = None if node is None else node.open(store.url, meter, clock)
+    return Clips(raw, settings, meter, array=array, clock=clock, opened=opened, cache=kept)
 
 
 def _settings(

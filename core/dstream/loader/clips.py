@@ -6,6 +6,7 @@ import operator
 import threading
 from functools import cached_property
 
+from dstream.cache.cache import ExtentCache
 from dstream.clock import Clock, SystemClock
 from dstream.loader.batch import ArrayMaker, Clip, make_clip
 from dstream.loader.failures import OnError
@@ -45,6 +46,7 @@ class Clips:
         clock: measures waiting.
         opened: the counters before the data set was opened, so that reports include it.
         pin: token of the frozen view that ``source`` is of.
+        cache: keeps what was fetched on this node's disk.
     """
 
     def __init__(
@@ -58,6 +60,7 @@ class Clips:
         clock: Clock | None = None,
         opened: Snapshot | None = None,
         pin: str | None = None,
+        cache: ExtentCache | None = None,
     ) -> None:
         check_array(array)
         self.source = source
@@ -65,6 +68,8 @@ class Clips:
         self.meter = meter
         self.pin = pin
         """Token of the frozen view that is read; None where it was not opened through one."""
+        self.cache = cache
+        """What is kept on this node's disk; None where nothing is."""
         self._recipe = recipe
         self._array = array
         self._opened: Snapshot | None = opened
@@ -72,11 +77,13 @@ class Clips:
         self._begin()
 
     def _begin(self) -> None:
-        self._reader = ClipReader(self.source, self.settings, self.meter, self._recipe)
+        self._reader = ClipReader(
+            self.source, self.settings, self.meter, self._recipe, cache=self.cache
+        )
         self._local = threading.local()
 
     def __getstate__(self) -> dict[str, object]:
-        kept = ("source", "settings", "meter", "pin", "_recipe", "_array", "_clock")
+        kept = ("source", "settings", "meter", "pin", "cache", "_recipe", "_array", "_clock")
         return {"_opened": None, **{name: self.__dict__[name] for name in kept}}
 
     def __setstate__(self, state: dict[str, object]) -> None:
@@ -215,7 +222,12 @@ class Clips:
             array=array or self._array,
         )
         reader = ClipReader(
-            self.source, self.settings, self.meter, self._recipe, settings.merge_gap_bytes
+            self.source,
+            self.settings,
+            self.meter,
+            self._recipe,
+            settings.merge_gap_bytes,
+            self.cache,
         )
         ranks = Ranks(batch_size, rank, world_size, last)
         return Loader(

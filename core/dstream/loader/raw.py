@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dstream.clock import Clock
 from dstream.errors import InvalidInputError, MediaError, NotFoundError, SourceChangedError
 from dstream.format.index import VideoIndex, VideoTrack
 from dstream.loader.index_size import index_bytes
@@ -19,6 +22,8 @@ from dstream.media.index import index_video
 from dstream.media.kinds import VIDEO_SUFFIXES, is_hidden, kind_by_name
 from dstream.media.reader import StoreReader
 from dstream.store.base import ObjectInfo, Store, check_key
+from dstream.store.opening import open_store
+from dstream.store.options import StoreOptions
 from dstream.units import MIB
 
 INDEX_CACHE_BYTES = 256 * MIB
@@ -72,6 +77,44 @@ def list_videos(store: Store) -> Listing:
         )
     videos.sort(key=lambda info: info.key.encode())
     return Listing(tuple(videos), len(objects) - len(videos))
+
+
+def open_listing(
+    source: str | os.PathLike[str] | Store,
+    options: StoreOptions | None,
+    meter: Meter,
+    clock: Clock,
+) -> tuple[Store, Listing]:
+    """A source's store and its videos; a single file is a source of one.
+
+    Raises:
+        NotFoundError: nothing is there.
+        InvalidInputError: it is neither a URL, nor a path, nor a store.
+    """
+    if not isinstance(source, str | os.PathLike):
+        if not hasattr(source, "capabilities"):
+            raise InvalidInputError(f"source must be a URL, a path or a store, got {source!r:.200}")
+        return source, list_videos(source)
+
+    def opened(url: str) -> Store:
+        return open_store(url, options=options, meter=meter, clock=clock)
+
+    text = os.fspath(source)
+    folder, slash, name = text.rstrip("/").rpartition("/")
+    folder = folder if slash else "."
+    if "://" not in text and Path(text).is_file():
+        return _single(opened(folder or "/"), name)
+    store = opened(text)
+    try:
+        return store, list_videos(store)
+    except NotFoundError:
+        if "://" not in folder or not is_video_name(name):
+            raise
+        return _single(opened(folder), name)
+
+
+def _single(store: Store, name: str) -> tuple[Store, Listing]:
+    return store, Listing((store.head(name, purpose=Purpose.LISTING),), 0)
 
 
 def _is_key(key: str) -> bool:

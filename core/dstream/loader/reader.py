@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from dstream.cache.cache import ExtentCache
 from dstream.errors import CorruptDataError, InvalidInputError, MediaError, MediaReason
 from dstream.format.index import VideoIndex
 from dstream.loader.failures import ClipTooShortError
@@ -67,6 +68,7 @@ class ClipReader:
         meter: gets the byte and frame counters.
         recipe: reads side files; None when there are none.
         merge_gap_bytes: ranges at most this far apart are fetched as one.
+        cache: keeps what was fetched on this node's disk; None for none.
     """
 
     def __init__(
@@ -76,6 +78,7 @@ class ClipReader:
         meter: Meter,
         recipe: Recipe | None = None,
         merge_gap_bytes: int = 0,
+        cache: ExtentCache | None = None,
     ) -> None:
         self.source = source
         self.settings = settings
@@ -83,6 +86,7 @@ class ClipReader:
         self.slots = SlotTable(source.slot_counts(settings.window))
         self._recipe = recipe
         self._merge_gap_bytes = merge_gap_bytes
+        self._cache = cache
         self._side: SingleFlightCache[tuple[str, str, int], bytes] = SingleFlightCache(
             _SIDE_CACHE_BYTES, len
         )
@@ -152,7 +156,21 @@ class ClipReader:
         self._count_bytes(planned.plan)
         return data
 
-    def _fetch(self, video: FileLocation, extents: Sequence[Extent]) -> list[bytes]:
+    def _fetch(
+        self, video: FileLocation, extents: Sequence[Extent], *, fresh: bool = False
+    ) -> list[bytes]:
+        """Bytes of the extents, from the cache where it has them and ``fresh`` is not asked."""
+        if self._cache is None:
+            return self._fetch_merged(video, extents)
+        ranges = [video.byte_range(e.offset_bytes, e.size_bytes, e.checksum) for e in extents]
+        return self._cache.read(
+            video.identity,
+            ranges,
+            lambda missing: self._fetch_merged(video, [extents[place] for place in missing]),
+            fresh=fresh,
+        )
+
+    def _fetch_merged(self, video: FileLocation, extents: Sequence[Extent]) -> list[bytes]:
         pieces: dict[int, bytes] = {}
         for start, stop in coalesce(extents, self._merge_gap_bytes):
             data = video.read(start, stop, Purpose.DATA)
@@ -207,7 +225,7 @@ class ClipReader:
                     raise
                 read_again = True
                 self.meter.event("refetch", "checksum")
-                pieces = self._fetch(sample.video, plan.extents)
+                pieces = self._fetch(sample.video, plan.extents, fresh=True)
                 held |= dict(zip((extent.gop for extent in plan.extents), pieces, strict=True))
             else:
                 self.meter.add("clips.decoded", 1)
@@ -252,9 +270,20 @@ class ClipReader:
 
     def _side_bytes(self, file: FileLocation) -> bytes:
         return self._side.get(
-            (file.store.url, file.key, file.offset_bytes),
-            lambda: file.read(0, file.size_bytes, Purpose.SIDE) if file.size_bytes else b"",
+            (file.store.url, file.key, file.offset_bytes), lambda: self._read_side(file)
         )
+
+    def _read_side(self, file: FileLocation) -> bytes:
+        if not file.size_bytes:
+            return b""
+        if self._cache is None:
+            return file.read(0, file.size_bytes, Purpose.SIDE)
+        whole_file = [file.byte_range(0, file.size_bytes)]
+        return self._cache.read(
+            file.identity,
+            whole_file,
+            lambda missing: [file.read(0, file.size_bytes, Purpose.SIDE) for _ in missing],
+        )[0]
 
 
 @contextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from dstream.measure import Purpose, Snapshot
 
@@ -79,6 +80,32 @@ class LoaderReport:
     """Videos of a bare listing that had to be read from end to end to be indexed."""
     listing_requests: int
     """Pages of listings since the data set was opened."""
+
+    cache_hits: int
+    """Pieces (GOPs, side files) that this node had, or was fetching for another clip already."""
+    cache_misses: int
+    """Pieces that had to be fetched in spite of a cache. 0 as well where there is none."""
+    cache_hit_rate: float
+    """``cache_hits / (cache_hits + cache_misses)``."""
+    cache_bytes_hit: int
+    cache_bytes_missed: int
+    cache_byte_hit_rate: float
+    """The same by bytes."""
+    cache_bytes_admitted: int
+    """Missed bytes that were kept."""
+    cache_bytes_refused: int
+    """Missed bytes that were not kept; ``cache_refusals`` has the reasons."""
+    cache_evictions: int
+    """Segments deleted to make room: their data set had left, or the budget shrank."""
+    cache_bytes_evicted: int
+    cache_seconds: float
+    """Time spent reading and verifying hits, summed over threads."""
+    cache_refusals: Mapping[str, int]
+    """Pieces that were not kept, by reason."""
+    cache_rot: Mapping[str, int]
+    """Kept pieces that were torn or had rotted, by what was broken; fetched again."""
+    cache_off: Mapping[str, int]
+    """Why the cache stopped keeping anything, if it did; since the data set was opened."""
 
     retries: Mapping[str, int]
     """Requests tried again, by reason."""
@@ -190,6 +217,7 @@ def make_report(counts: Snapshot, since_open: Snapshot, facts: RunFacts) -> Load
         index_bytes=index.bytes_received,
         index_full_passes=counts.event("index").get("full-pass", 0),
         listing_requests=listing.count,
+        **_cache_facts(counts, since_open),
         retries=counts.event("retry"),
         throttles=sum(counts.event("throttle").values()),
         fallbacks=counts.event("fallback"),
@@ -204,6 +232,29 @@ def make_report(counts: Snapshot, since_open: Snapshot, facts: RunFacts) -> Load
             sums.get("queue.ready", 0), sums.get("queue.looks", 0) * facts.prefetch
         ),
     )
+
+
+def _cache_facts(counts: Snapshot, since_open: Snapshot) -> dict[str, Any]:
+    sums = counts.sums
+    hits, misses = int(sums.get("cache.hits", 0)), int(sums.get("cache.misses", 0))
+    hit = int(sums.get("bytes.cache_hit", 0))
+    missed = int(sums.get("bytes.cache_missed", 0))
+    return {
+        "cache_hits": hits,
+        "cache_misses": misses,
+        "cache_hit_rate": _ratio(hits, hits + misses),
+        "cache_bytes_hit": hit,
+        "cache_bytes_missed": missed,
+        "cache_byte_hit_rate": _ratio(hit, hit + missed),
+        "cache_bytes_admitted": int(sums.get("bytes.cache_admitted", 0)),
+        "cache_bytes_refused": int(sums.get("bytes.cache_refused", 0)),
+        "cache_evictions": int(sums.get("cache.evicted_segments", 0)),
+        "cache_bytes_evicted": int(sums.get("bytes.cache_evicted", 0)),
+        "cache_seconds": sums.get("seconds.cache", 0.0),
+        "cache_refusals": counts.event("cache-refused"),
+        "cache_rot": counts.event("cache-rot"),
+        "cache_off": since_open.event("cache-off"),
+    }
 
 
 def _ratio(part: float, whole: float) -> float:

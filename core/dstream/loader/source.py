@@ -9,6 +9,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from dstream.cache.record import ByteRange, ObjectIdentity, identity_of
 from dstream.errors import NotFoundError, ShortReadError, SourceChangedError
 from dstream.format.index import VideoIndex, VideoTrack
 from dstream.loader.plan import Window
@@ -31,6 +32,18 @@ class FileLocation:
     etag: str | None
     """What every read insists on; None for objects of the repository, which never change."""
     version: str | None = None
+
+    @property
+    def identity(self) -> ObjectIdentity | None:
+        """Which bytes these are, for a cache; None where the ETag does not tell."""
+        return identity_of(self.store.url, self.key, self.etag, self.version)
+
+    def byte_range(
+        self, start_byte: int, size_bytes: int, checksum: int | None = None
+    ) -> ByteRange:
+        """``size_bytes`` of the file from ``start_byte`` on, as a range of its object."""
+        start = self.offset_bytes + start_byte
+        return ByteRange(start, start + size_bytes, checksum)
 
     def read(self, start_byte: int, stop_byte: int, purpose: Purpose) -> bytes:
         """Bytes ``[start_byte, stop_byte)`` of the file.

@@ -1,0 +1,239 @@
+"""Admits extents: reserves segments within the budget and appends to one of them."""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+
+import xxhash
+
+from dstream.cache.folder import BusyError, CacheFolder
+from dstream.cache.index import ExtentIndex
+from dstream.cache.layout import SegmentName, scope_of, segment_bytes
+from dstream.cache.policy import cost_bytes, over_budget, reserve
+from dstream.cache.record import ByteRange, extent_key
+from dstream.cache.segment import SegmentGoneError, SegmentWriter
+from dstream.clock import Clock
+from dstream.measure import Meter
+
+_LOOK_AGAIN_S = 1.0
+"""How long a full cache is taken for full without looking."""
+
+_REASONS = {
+    errno.ENOSPC: "disk-full",
+    errno.EDQUOT: "disk-full",
+    errno.EFBIG: "disk-full",
+    errno.EROFS: "read-only",
+    errno.EACCES: "denied",
+    errno.EPERM: "denied",
+    errno.ENOENT: "vanished",
+    errno.ENOTDIR: "vanished",
+    errno.ESTALE: "vanished",
+    errno.EMFILE: "too-many-files",
+    errno.ENFILE: "too-many-files",
+}
+
+
+def off_reason(error: OSError) -> str:
+    """Under which reason it is counted that an error turned the cache off.
+
+    >>> off_reason(OSError(errno.ENOSPC, "")), off_reason(OSError(errno.EIO, ""))
+    ('disk-full', 'io-error')
+    """
+    return _REASONS.get(error.errno or 0, "io-error")
+
+
+class _RefusedError(Exception):
+    """An extent is not admitted; the message is the reason's code."""
+
+
+class Admission:
+    """The writing half of a cache. Thread-safe; nothing in it waits for another process.
+
+    Args:
+        folder: the cache's directory.
+        index: learns what is written.
+        label: of the data set that segments are filled for.
+        meter: counts what is admitted, refused and evicted.
+        clock: paces looks at a full cache.
+    """
+
+    def __init__(
+        self, folder: CacheFolder, index: ExtentIndex, label: str, meter: Meter, clock: Clock
+    ) -> None:
+        self._folder, self._index, self._meter, self._clock = folder, index, meter, clock
+        self._label, self._scope = label, scope_of(label)
+        self._lock = threading.Lock()
+        self._writer: SegmentWriter | None = None
+        self._user_file = -1
+        self._full_until_s: float | None = None
+        self.budget_bytes = 1
+        """Where the directory does not tell."""
+        self.is_on = True
+        """Whether anything can be written."""
+
+    def begin(self, budget_bytes: int) -> None:
+        """Set the budget, delete what exceeds it, and hold the data set's segments.
+
+        Raises:
+            BusyError: the directory is being changed.
+            OSError: it cannot be written.
+        """
+        with self._folder.locked():
+            self._folder.set_budget(budget_bytes)
+            names = self._folder.list()
+            leaving = self._folder.leaving(name.scope for name in names) - {self._scope}
+            self._evict(over_budget(names, budget_bytes=budget_bytes, leaving=leaving))
+
+    def hold(self) -> None:
+        """Tell other processes that this data set is in use, as far as that can be told."""
+        if self._user_file < 0:
+            try:
+                self._user_file = self._folder.use(self._label)
+            except OSError:
+                self._meter.event("cache-refused", "not-held")
+
+    def renew(self) -> None:
+        """In a forked child: the segment in work is the parent's."""
+        self._lock = threading.Lock()
+        if self._writer is not None:
+            self._writer.leave()
+        self._writer = None
+
+    def close(self) -> None:
+        """Give up the segment in work and the hold on the data set's segments."""
+        with self._lock:
+            self._close_writer()
+            if self._user_file >= 0:
+                os.close(self._user_file)
+            self._user_file = -1
+
+    def __del__(self) -> None:
+        if self._user_file >= 0:
+            os.close(self._user_file)
+
+    def stop(self, error: OSError) -> None:
+        """Write nothing any more."""
+        if self.is_on:
+            self.is_on = False
+            self._meter.event("cache-off", off_reason(error))
+
+    @property
+    def is_full(self) -> bool:
+        """Whether there was no room when it was last asked for."""
+        return self._full_until_s is not None
+
+    def admit(self, identity: bytes, part: ByteRange, data: bytes) -> None:
+        """Keep an extent if there is room; counted either way."""
+        try:
+            self._admit(identity, part, data)
+        except _RefusedError as refused:
+            self._refuse(str(refused), len(data))
+        except BusyError:
+            self._refuse("busy", len(data))
+        except OSError as error:
+            with self._lock:
+                self.stop(error)
+                self._close_writer()
+            self._refuse("off", len(data))
+        else:
+            self._meter.add("cache.admitted", 1)
+            self._meter.add("bytes.cache_admitted", len(data))
+
+    def _refuse(self, reason: str, size_bytes: int) -> None:
+        self._meter.event("cache-refused", reason)
+        self._meter.add("bytes.cache_refused", size_bytes)
+
+    def _admit(self, identity: bytes, part: ByteRange, data: bytes) -> None:
+        if not self.is_on:
+            raise _RefusedError("off")
+        if len(data) != part.size_bytes or not data:
+            raise _RefusedError("size")
+        if self._full_until_s is not None and self._clock.monotonic_s() < self._full_until_s:
+            raise _RefusedError("full")
+        checksum = xxhash.xxh3_64_intdigest(data)
+        if part.checksum not in (None, checksum):
+            raise _RefusedError("checksum")
+        with self._lock:
+            self._index.refresh()
+            if self._index.find(extent_key(identity, part.start, len(data))) is not None:
+                raise _RefusedError("duplicate")
+            try:
+                self._append(identity, part.start, data, checksum)
+            except SegmentGoneError:  # cleared under us
+                self._close_writer()
+                self._append(identity, part.start, data, checksum)
+
+    def _append(self, identity: bytes, start: int, data: bytes, checksum: int) -> None:
+        if cost_bytes(len(data)) > self._segment_bytes():
+            writer = self._begin_segment(len(data))
+        else:
+            if self._writer is not None and not self._writer.has_room(len(data)):
+                self._writer.seal()
+                self._close_writer()
+            if self._writer is None:
+                self._writer = self._begin_segment(len(data))
+            writer = self._writer
+        self._index.add(writer.name, [writer.append(identity, start, data, checksum)])
+        if writer is not self._writer:
+            writer.seal()
+            writer.close()
+
+    def _segment_bytes(self) -> int:
+        return segment_bytes(self._folder.budget_bytes() or self.budget_bytes)
+
+    def _begin_segment(self, size_bytes: int) -> SegmentWriter:
+        """A segment with room for an extent: one that was left unfinished, or a new one."""
+        with self._folder.locked():
+            budget_bytes = self._folder.budget_bytes() or self.budget_bytes
+            usual_bytes = segment_bytes(budget_bytes)
+            if cost_bytes(size_bytes) <= usual_bytes:
+                self._index.refresh()
+                for name in self._index.unsealed(self._scope):
+                    writer = self._go_on(name, size_bytes)
+                    if writer is not None:
+                        return writer
+            names = self._folder.list()
+            reservation = reserve(
+                names,
+                budget_bytes=budget_bytes,
+                segment_bytes=usual_bytes,
+                need_bytes=cost_bytes(size_bytes),
+                leaving=self._folder.leaving(name.scope for name in names) - {self._scope},
+            )
+            if reservation is None:
+                if cost_bytes(size_bytes) > budget_bytes:
+                    raise _RefusedError("too-large")
+                self._full_until_s = self._clock.monotonic_s() + _LOOK_AGAIN_S
+                raise _RefusedError("full")
+            self._full_until_s = None
+            self._evict(reservation.evict)
+            number = self._folder.next_number()
+            name = SegmentName(number, reservation.capacity_bytes, self._scope)
+            new = SegmentWriter.begin(self._folder.segments, name, create=True)
+            if new is None:
+                raise _RefusedError("busy")
+            return new
+
+    def _go_on(self, name: SegmentName, size_bytes: int) -> SegmentWriter | None:
+        try:
+            writer = SegmentWriter.begin(self._folder.segments, name)
+        except FileNotFoundError:
+            return None
+        if writer is None or writer.has_room(size_bytes):
+            return writer
+        writer.seal()
+        writer.close()
+        return None
+
+    def _evict(self, names: tuple[SegmentName, ...]) -> None:
+        if names:
+            freed = self._folder.delete(names)
+            self._meter.add("cache.evicted_segments", len(names))
+            self._meter.add("bytes.cache_evicted", freed)
+
+    def _close_writer(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+        self._writer = None

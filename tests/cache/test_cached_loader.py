@@ -1,0 +1,130 @@
+"""The loader through a cache: the same frames, and fewer requests."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import dstream
+from dstream.cache.record import identity_of
+from dstream.errors import InvalidInputError
+from dstream.loader.report import LoaderReport
+from dstream.measure import Purpose
+from dstream.store.opening import open_store
+from loader_data import batch_hash, fill, new_url, publish, videos
+
+LAYOUTS = ["raw", "in_place", "packed"]
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    return videos(tmp_path_factory.mktemp("v"), 3)
+
+
+def made(layout: str, files: dict[str, bytes]) -> tuple[str, str]:
+    """URLs of a repository and its source."""
+    source, repository = new_url(), new_url()
+    fill(open_store(source), files)
+    if layout != "raw":
+        publish(repository, source, packed=layout == "packed")
+    return repository, source
+
+
+def opened(layout: str, urls: tuple[str, str], **cache: Any) -> dstream.Clips:
+    if layout == "raw":
+        return dstream.clips(urls[1], frames=4, clips_per_file=10, **cache)
+    return dstream.open(urls[0], **cache).clips("d", frames=4)
+
+
+def run(clips: dstream.Clips, **settings: Any) -> tuple[list[str], LoaderReport]:
+    with clips.loader(2, workers=2, **settings) as loader:
+        hashes = [batch_hash(batch) for batch in loader]
+        return hashes, loader.report()
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_second_run_needs_no_data_request_and_shows_the_same(
+    layout: str, files: dict[str, bytes], tmp_path: Path
+) -> None:
+    urls = made(layout, files)
+    plain, without = run(opened(layout, urls))
+    cache: dict[str, Any] = {"cache": tmp_path / "c", "cache_bytes": "64MB"}
+    first, cold = run(opened(layout, urls, **cache))
+    second, warm = run(opened(layout, urls, **cache))
+    assert plain == first == second
+    assert (without.cache_hits, without.cache_misses) == (0, 0)
+    assert cold.cache_bytes_missed == cold.cache_bytes_admitted > 0
+    assert cold.cache_bytes_missed <= cold.bytes_received
+    assert (warm.data_requests, warm.cache_misses, warm.cache_hit_rate) == (0, 0, 1.0)
+    assert warm.cache_bytes_hit > 0
+    # What has no checksum at its source is still held against none of it.
+    assert warm.bytes_unverified == without.bytes_unverified
+    assert (warm.bytes_unverified == 0) == (layout == "packed")
+    assert warm.bytes_needed == without.bytes_needed
+
+
+def test_random_access_and_loaders_share_it(files: dict[str, bytes], tmp_path: Path) -> None:
+    clips = opened("packed", made("packed", files), cache=tmp_path, cache_bytes=1 << 26)
+    run(clips)
+    before = clips.meter.snapshot()
+    assert clips[0].video.shape[0] == 4
+    assert not clips.meter.snapshot().minus(before).total(purpose=Purpose.DATA).count
+
+
+def test_a_clip_that_is_cached_in_part_fetches_only_the_rest(
+    files: dict[str, bytes], tmp_path: Path
+) -> None:
+    urls = made("packed", files)
+    clips = dstream.open(urls[0], cache=tmp_path, cache_bytes="64MB").clips("d", frames=20)
+    key = clips.keys()[0]
+    gops = clips.source.resolve(0).index.gops.size_bytes.tolist()
+
+    def received(start_s: float, frames: int) -> int:
+        before = clips.meter.snapshot()
+        clips.clip(key, start_s=start_s, frames=frames)
+        return clips.meter.snapshot().minus(before).total(purpose=Purpose.DATA).bytes_received
+
+    rate = clips.source.resolve(0).rate
+    assert received(12 / rate, 12) == gops[1]
+    assert received(0.0, 36) == gops[0] + gops[2]
+
+
+def test_a_replaced_object_is_another(files: dict[str, bytes], tmp_path: Path) -> None:
+    source = new_url()
+    store = fill(open_store(source), {"a.mp4": files["v00.mp4"]})
+    cache: dict[str, Any] = {"cache": tmp_path, "cache_bytes": "64MB"}
+    run(dstream.clips(source, frames=4, clips_per_file=5, **cache))
+    store.put("a.mp4", files["v01.mp4"])
+    changed, report = run(dstream.clips(source, frames=4, clips_per_file=5, **cache))
+    assert report.cache_hits < report.cache_misses + report.cache_hits
+    assert changed == run(dstream.clips(source, frames=4, clips_per_file=5))[0]
+
+
+def test_the_environment_names_a_cache(
+    files: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    urls = made("packed", files)
+    monkeypatch.setenv("DSTREAM_CACHE", str(tmp_path / "c"))
+    with pytest.raises(InvalidInputError, match="cache_bytes"):
+        opened("packed", urls)
+    monkeypatch.setenv("DSTREAM_CACHE_BYTES", "64MB")
+    assert run(opened("packed", urls))[1].cache_misses > 0
+    assert run(opened("packed", urls, cache=False))[1].cache_hits == 0
+    monkeypatch.delenv("DSTREAM_CACHE")
+    with pytest.raises(InvalidInputError, match="needs cache="):
+        opened("packed", urls, cache_bytes="1GB")
+
+
+def test_identities_tell_versions_apart() -> None:
+    made = [
+        identity_of("s3://b", "k", None, None),
+        identity_of("s3://b", "k", "e", None),
+        identity_of("s3://b", "k", "e", "v"),
+        identity_of("s3://b", "k", "ev", None),
+        identity_of("s3://bk", "", "e", None),
+        identity_of("s3://b/k", "k", None, None),
+    ]
+    digests = {item.digest for item in made if item is not None}
+    assert len(digests) == len(made)

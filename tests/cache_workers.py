@@ -1,0 +1,106 @@
+"""Processes that share one cache: run as ``python -m cache_workers ROLE DIR ...``."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from dstream.cache.cache import ExtentCache
+from dstream.cache.record import ByteRange, ObjectIdentity
+from dstream.measure import Meter
+
+OBJECT_EXTENTS = 64
+EXTENT_BYTES = 40_000
+
+
+def extent(key: str, tag: str, place: int, size_bytes: int = EXTENT_BYTES) -> bytes:
+    """The bytes that the "store" has: a function of what they are, so anyone can check them."""
+    seed = hashlib.sha256(f"{key} {tag} {place}".encode()).digest()
+    return (seed * (size_bytes // len(seed) + 1))[:size_bytes]
+
+
+def identity(key: str = "video", tag: str = "1") -> ObjectIdentity:
+    return ObjectIdentity("s3://bucket/raw", key, tag)
+
+
+class Reader:
+    """Reads extents of made objects through a cache and checks every byte."""
+
+    def __init__(
+        self,
+        directory: str | Path,
+        budget_bytes: int | None,
+        *,
+        label: str = "made",
+        size_bytes: int = EXTENT_BYTES,
+    ) -> None:
+        self.meter = Meter()
+        self.size_bytes = size_bytes
+        self.cache = ExtentCache(directory, budget_bytes, label=label, meter=self.meter)
+        self.fetched: list[int] = []
+
+    def read(self, *places: int, key: str = "video", tag: str = "1", fresh: bool = False) -> None:
+        size = self.size_bytes
+        ranges = [ByteRange(place * size, (place + 1) * size) for place in places]
+
+        def fetch(missing: Sequence[int]) -> list[bytes]:
+            self.fetched += [places[i] for i in missing]
+            return [extent(key, tag, places[i], size) for i in missing]
+
+        got = self.cache.read(identity(key, tag), ranges, fetch, fresh=fresh)
+        assert got == [extent(key, tag, place, size) for place in places], "wrong bytes"
+
+    def count(self, name: str) -> int:
+        return int(self.meter.snapshot().sums.get(name, 0))
+
+    def events(self, name: str) -> dict[str, int]:
+        return self.meter.snapshot().event(name)
+
+
+def used_bytes(directory: str | Path) -> int:
+    return sum(path.stat().st_size for path in Path(directory).rglob("*") if path.is_file())
+
+
+def many_reads(directory: str, budget: str, seed: str, rounds: str) -> None:
+    """Read random extents of a few objects; print the counters."""
+    import random
+
+    reader = Reader(directory, int(budget))
+    generator = random.Random(seed)
+    for _ in range(int(rounds)):
+        places = sorted(generator.sample(range(OBJECT_EXTENTS), 3))
+        reader.read(*places, key=f"video{generator.randrange(4)}", tag=str(generator.randrange(2)))
+    snapshot = reader.meter.snapshot()
+    print(json.dumps({"sums": dict(snapshot.sums), "off": snapshot.event("cache-off")}))
+
+
+def die_while_writing(directory: str, budget: str, after: str) -> None:
+    """Die by SIGKILL when half of the ``after``-th extent's bytes are on the disk."""
+    import signal
+
+    left = int(after)
+    write = os.pwritev
+
+    def half_then_die(descriptor: int, pieces: Any, place: int) -> int:
+        nonlocal left
+        left -= 1
+        if left:
+            return write(descriptor, pieces, place)
+        whole = b"".join(pieces)
+        os.pwrite(descriptor, whole[: len(whole) // 2], place)
+        os.kill(os.getpid(), signal.SIGKILL)
+        return 0
+
+    setattr(os, "pwritev", half_then_die)  # noqa: B010
+    reader = Reader(directory, int(budget))
+    for place in range(OBJECT_EXTENTS):
+        reader.read(place)
+
+
+if __name__ == "__main__":
+    globals()[sys.argv[1]](*sys.argv[2:])
