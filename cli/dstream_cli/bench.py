@@ -141,6 +141,8 @@ def run(
         on_error = "skip" if is_path(target, call.repo) else "raise"
     with source.loader(
         batch_size,
+        rank=0,  # one process measures itself, whatever launched it
+        world_size=1,
         epochs=None,
         shuffle=shuffle,
         on_error=on_error,

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
         ThrottledError,
         UnsafeStoreError,
     )
-    from dstream.loader import Batch, Clip, Clips, Loader, LoaderReport, collate
+    from dstream.loader import Batch, Clip, Clips, Loader, LoaderReport, RanksReport, collate
     from dstream.measure import Meter
     from dstream.store.options import StoreOptions
 
@@ -45,7 +45,9 @@ _HOMES = {
         "ShortReadError", "SourceChangedError", "StorageError", "ThrottledError",
         "UnsafeStoreError",
     ),
-    "dstream.loader": ("Batch", "Clip", "Clips", "Loader", "LoaderReport", "collate"),
+    "dstream.loader": (
+        "Batch", "Clip", "Clips", "Loader", "LoaderReport", "RanksReport", "collate",
+    ),
     "dstream.measure": ("Meter",),
     "dstream.store.options": ("StoreOptions",),
 }  # fmt: skip
@@ -70,6 +72,7 @@ __all__ = [
     "OutcomeUnknownError",
     "PartialError",
     "PermissionDeniedError",
+    "RanksReport",
     "RefusedError",
     "Repo",
     "ShortReadError",

@@ -288,7 +288,7 @@ def test_ends_of_epochs(tmp_path: Path) -> None:
     assert lengths() == [5, 5, 5, 5, 5]
     assert lengths(last="drop") == [5, 5, 5, 5]
     assert lengths(last="short") == [5, 5, 2, 5, 5, 2]
-    assert lengths(last="short", world_size=2) == [5, 1, 5, 1]
+    assert lengths(last="short", rank=0, world_size=2) == [5, 1, 5, 1]
 
 
 SCRIPT = """

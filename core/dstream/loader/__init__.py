@@ -9,6 +9,6 @@ from dstream.loader.batch import Batch, Clip
 from dstream.loader.clips import Clips
 from dstream.loader.collate import collate
 from dstream.loader.loader import Loader
-from dstream.loader.report import LoaderReport
+from dstream.loader.report import LoaderReport, RanksReport
 
-__all__ = ["Batch", "Clip", "Clips", "Loader", "LoaderReport", "collate"]
+__all__ = ["Batch", "Clip", "Clips", "Loader", "LoaderReport", "RanksReport", "collate"]

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import operator
+import os
 import threading
 from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 from dstream.cache.cache import ExtentCache
 from dstream.clock import Clock, SystemClock
 from dstream.loader.batch import ArrayMaker, Clip, make_clip
 from dstream.loader.failures import OnError
+from dstream.loader.groups import group_place
 from dstream.loader.loader import Loader
 from dstream.loader.plan import Draw, Last, Order, Ranks, Shuffle, shuffle_of
+from dstream.loader.ranks import place_of
 from dstream.loader.reader import ClipReader, ReadClip
 from dstream.loader.settings import (
     ArrayKind,
@@ -25,6 +29,9 @@ from dstream.measure import Meter, Snapshot
 from dstream.media.decode import ClipDecoder
 from dstream.recipe import Recipe
 from dstream.units import KIB, MIB
+
+if TYPE_CHECKING:
+    from dstream.loader.torch_data import ClipsDataset
 
 
 class Clips:
@@ -170,8 +177,8 @@ class Clips:
         self,
         batch_size: int,
         *,
-        rank: int = 0,
-        world_size: int = 1,
+        rank: int | None = None,
+        world_size: int | None = None,
         epochs: int | None = 1,
         last: Last = "wrap",
         shuffle: Shuffle | bool = "global",
@@ -189,7 +196,8 @@ class Clips:
 
         Args:
             batch_size: clips in a batch of one rank.
-            rank: which of the ranks this is.
+            rank: which of the ranks this is. With ``world_size`` left out too, it is found:
+                from torch.distributed, torchrun, MPI or Slurm; else there is one.
             world_size: how many ranks share each step.
             epochs: how many epochs a loop lasts; None for ever.
             last: what a step does at the end of an epoch: ``wrap`` takes from the next one,
@@ -229,7 +237,8 @@ class Clips:
             settings.merge_gap_bytes,
             self.cache,
         )
-        ranks = Ranks(batch_size, rank, world_size, last)
+        place = place_of(rank, world_size, os.environ, group_place())
+        ranks = Ranks(batch_size, place.rank, place.world_size, last)
         return Loader(
             reader,
             ranks,
@@ -239,3 +248,20 @@ class Clips:
             opened=self._opened,
             pin=self.pin,
         )
+
+    def iterable(self, batch_size: int, **options: Any) -> ClipsDataset:
+        """The same batches for torch's DataLoader, or torchdata's StatefulDataLoader.
+
+        ``DataLoader(clips.iterable(8), batch_size=None, num_workers=4)``. It needs torch, and is
+        not needed otherwise: :meth:`loader` has threads of its own.
+
+        Args:
+            batch_size: clips in a batch of one rank.
+            options: those of :meth:`loader`, ``device`` not among them.
+
+        Raises:
+            InvalidInputError: torch is not there, or as :meth:`loader`.
+        """
+        from dstream.loader.torch_data import ClipsDataset
+
+        return ClipsDataset(self, batch_size, options)

@@ -36,6 +36,18 @@ class Cursor:
     skip: int = 0
     """Steps from ``position`` on that other workers make before this one's next."""
 
+    @classmethod
+    def at_epoch(cls, epoch: int, total: int, ranks: Ranks, share: Share = ALL_STEPS) -> Cursor:
+        """Where the loop of an epoch begins when every epoch had a loop of its own.
+
+        With ``last="wrap"`` the loop before may have taken from this epoch already.
+        """
+        position = epoch * total
+        if ranks.last == "wrap":
+            step_size = ranks.world_size * ranks.batch_size
+            position = max(-(-position // step_size), epoch) * step_size
+        return cls(position, position // total, skip=share.number)
+
     def ahead(
         self, total: int, ranks: Ranks, epochs: int | None, share: Share = ALL_STEPS
     ) -> Iterator[Step]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Mapping
 from types import TracebackType
+from typing import Any, Literal, overload
 
 from dstream.clock import Clock, SystemClock
 from dstream.errors import InvalidInputError
@@ -12,13 +13,20 @@ from dstream.loader.batch import ArrayMaker, Batch
 from dstream.loader.buffers import BufferPool
 from dstream.loader.cursor import ALL_STEPS, Cursor, Share
 from dstream.loader.failures import Failure, FailureLog
+from dstream.loader.groups import gathered
 from dstream.loader.pictures import check_all_same
 from dstream.loader.pipeline import Pipeline
 from dstream.loader.plan import Order, Ranks, count_steps
 from dstream.loader.reader import ClipReader
-from dstream.loader.report import LoaderReport, RunFacts, make_report
+from dstream.loader.report import (
+    LoaderReport,
+    RanksReport,
+    RunFacts,
+    gather_reports,
+    make_report,
+)
 from dstream.loader.settings import LoaderSettings
-from dstream.loader.state import Identity, LoaderState
+from dstream.loader.state import Identity, LoaderState, RankFacts, check_agreement
 from dstream.measure import Snapshot
 
 _NO_DATASET = (
@@ -45,7 +53,6 @@ class Loader:
         clock: measures waiting.
         opened: the counters before the data set was opened; now by default.
         pin: token of the frozen view that the reader reads; goes into the state.
-        share: which of the rank's steps this process makes; all by default.
 
     Raises:
         InvalidInputError: there is no clip, sizes differ, or a setting cannot be used.
@@ -61,11 +68,12 @@ class Loader:
         clock: Clock | None = None,
         opened: Snapshot | None = None,
         pin: str | None = None,
-        share: Share = ALL_STEPS,
     ) -> None:
         if epochs is not None and epochs < 1:
             raise InvalidInputError(f"epochs must be at least 1, or None for ever, got {epochs}")
-        self._reader, self._ranks, self._settings = reader, ranks, settings
+        self._reader, self._settings = reader, settings
+        self.ranks = ranks
+        """Which part of each step is made here."""
         self._order = _order(reader, settings)
         if ranks.batch_size > 1:
             counts = reader.source.slot_counts(reader.settings.window)
@@ -79,8 +87,8 @@ class Loader:
         self._pool = BufferPool(settings.prefetch + 2, self._arrays.allocate)
         self._identity = Identity.of(reader.source, reader.settings, self._order)
         self._pin = pin
-        self._share = share
-        self._cursor = Cursor(skip=self._share.number)
+        self._share = ALL_STEPS
+        self._cursor = Cursor()
         next(self._cursor.ahead(self._order.total, ranks, epochs), None)
         self._start = self._meter.snapshot()
         self._opened = opened or self._start
@@ -108,7 +116,7 @@ class Loader:
         """
         if self._epochs is None:
             raise TypeError("a loader with epochs=None has no length")
-        return count_steps(0, self._epochs * self._order.total, self._order.total, self._ranks)
+        return count_steps(0, self._epochs * self._order.total, self._order.total, self.ranks)
 
     def __iter__(self) -> Loader:
         self._cursor = self._cursor.next_loop(self._order.total, self._share)
@@ -144,6 +152,29 @@ class Loader:
     def __reduce__(self) -> tuple[object, ...]:
         raise TypeError(_NO_DATASET)
 
+    def begin_at(self, epoch: int, share: Share = ALL_STEPS) -> None:
+        """Put the loader to the beginning of an epoch, as if a loop had gone over each before.
+
+        Args:
+            epoch: counted from 0.
+            share: which of the rank's steps this process makes: for workers of torch's DataLoader.
+        """
+        self.close()
+        self._share = share
+        self._cursor = Cursor.at_epoch(epoch, self._order.total, self.ranks, share)
+
+    def batches_left(self) -> int:
+        """Global steps from here to the end of the loop.
+
+        Raises:
+            TypeError: ``epochs=None`` never ends.
+        """
+        total = self._order.total
+        end = self._cursor.loop_end(total, self._epochs)
+        if end is None:
+            raise TypeError("a loader with epochs=None has no length")
+        return max(0, count_steps(self._cursor.position, end, total, self.ranks))
+
     def state_dict(self) -> dict[str, object]:
         """Where this loader stands: a small JSON document, the same on every rank.
 
@@ -167,8 +198,45 @@ class Loader:
         self.close()
         self._cursor = found.cursor
 
-    def report(self) -> LoaderReport:
-        """What was done and what it cost since this loader was made."""
+    def check_ranks(self, group: Any = None) -> None:
+        """Ask all ranks whether they deal out one sequence; every rank calls it.
+
+        Compares data, order, window, position, batch size and ``last``, and that no rank is
+        missing. Where no ``torch.distributed`` group is initialised, compare
+        ``loader.state_dict()`` by other means: it is equal on all ranks.
+
+        Args:
+            group: torch's; all ranks by default.
+
+        Raises:
+            InvalidInputError: on every rank, naming what differs; or there is no group.
+        """
+        facts = RankFacts(self._identity, self._cursor, self.ranks)
+        check_agreement(gathered(facts, "check_ranks()", group))
+
+    @overload
+    def report(self, gather: Literal[False] = False) -> LoaderReport: ...
+
+    @overload
+    def report(self, gather: Literal[True], group: Any = None) -> RanksReport: ...
+
+    def report(self, gather: bool = False, group: Any = None) -> LoaderReport | RanksReport:
+        """What was done and what it cost since this loader was made.
+
+        Args:
+            gather: of all ranks, through ``torch.distributed``: every rank calls it, and every
+                rank gets all reports and which rank is the slowest.
+            group: torch's; all ranks by default.
+
+        Raises:
+            InvalidInputError: ``gather`` without a group.
+        """
+        report = self._report()
+        if not gather:
+            return report
+        return gather_reports(gathered(report, "report(gather=True)", group))
+
+    def _report(self) -> LoaderReport:
         wall_s = 0.0 if self._began_s is None else self._last_s - self._began_s
         settings = self._settings
         facts = RunFacts(
@@ -203,7 +271,7 @@ class Loader:
             self._pipeline = Pipeline(
                 self._reader,
                 self._order,
-                self._cursor.ahead(self._order.total, self._ranks, self._epochs, self._share),
+                self._cursor.ahead(self._order.total, self.ranks, self._epochs, self._share),
                 self._settings,
                 self._failures,
                 self._arrays,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -140,6 +140,56 @@ class LoaderReport:
                 value = dict(value)
             document[spec.name] = round(value, 6) if isinstance(value, float) else value
         return document
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RanksReport:
+    """The reports of all ranks."""
+
+    ranks: tuple[LoaderReport, ...]
+    """In the order of their ranks in the process group."""
+    slowest_rank: int
+    """Whose consumer waited longest for its loader: in a synchronous training the others wait
+    for it, and their loaders do not count that."""
+    clips: int
+    """Clips delivered to all ranks."""
+    clips_per_second: float
+    """Sum over the ranks."""
+    wait_seconds: float
+    """That of the slowest rank."""
+    wait_spread_seconds: float
+    """How much longer the slowest rank waited than the one that waited least."""
+    summary: str
+    """One sentence: who is the slowest, and what holds it up."""
+
+    @property
+    def slowest(self) -> LoaderReport:
+        """The report of the slowest rank."""
+        return self.ranks[self.slowest_rank]
+
+    def as_json(self) -> dict[str, object]:
+        """A plain document."""
+        names = [spec.name for spec in dataclasses.fields(self) if spec.name != "ranks"]
+        return {
+            **{name: getattr(self, name) for name in names},
+            "ranks": [report.as_json() for report in self.ranks],
+        }
+
+
+def gather_reports(reports: Sequence[LoaderReport]) -> RanksReport:
+    """All ranks' reports as one."""
+    waits = [report.wait_seconds for report in reports]
+    slowest = waits.index(max(waits))
+    return RanksReport(
+        ranks=tuple(reports),
+        slowest_rank=slowest,
+        clips=sum(report.clips for report in reports),
+        clips_per_second=sum(report.clips_per_second for report in reports),
+        wait_seconds=waits[slowest],
+        wait_spread_seconds=waits[slowest] - min(waits),
+        summary=f"Rank {slowest} of {len(reports)} waited longest, {waits[slowest]:.1f} s; the "
+        f"least was {min(waits):.1f} s. {reports[slowest].bottleneck}",
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from dstream.errors import FormatVersionError, InvalidInputError
 from dstream.loader.cursor import ALL_STEPS, Cursor, Share
-from dstream.loader.plan import Order, Shuffle
+from dstream.loader.plan import Order, Ranks, Shuffle
 from dstream.loader.settings import ClipSettings
 from dstream.loader.source import SampleSource
 
@@ -165,6 +165,53 @@ class LoaderState:
         if self.pin is not None:
             return f"Open the data as they were, with clips(..., pin={self.pin!r})"
         return f"Open the data as they were ({self.identity.name}), best through a pin"
+
+
+@dataclass(frozen=True, slots=True)
+class RankFacts:
+    """What one rank's loader does, for comparison with the others'."""
+
+    identity: Identity
+    cursor: Cursor
+    ranks: Ranks
+
+
+def check_agreement(facts: Sequence[RankFacts]) -> None:
+    """Refuse ranks that do not deal out one sequence between them.
+
+    Args:
+        facts: of each process of a group. Several may have the same rank, if all ranks have as
+            many: groups that share a model read the same clips.
+
+    Raises:
+        InvalidInputError: naming the first process that differs, and in what.
+    """
+    first = facts[0]
+    for process, other in enumerate(facts):
+        differs = first.identity.differences(other.identity)
+        for name in ("batch_size", "world_size", "last"):
+            one, two = getattr(first.ranks, name), getattr(other.ranks, name)
+            if one != two:
+                differs[name] = one, two
+        if first.cursor != other.cursor:
+            differs["position"] = first.cursor.position, other.cursor.position
+        if differs:
+            told = "; ".join(f"{name} {a!s} on 0, {b!s} there" for name, (a, b) in differs.items())
+            raise InvalidInputError(
+                f"process {process} of {len(facts)} does not read what process 0 reads: {told}. "
+                "Open the same data with the same arguments on every rank, best through a pin",
+                process=process,
+                differences=differs,
+            )
+    ranks = [other.ranks.rank for other in facts]
+    each, rest = divmod(len(facts), first.ranks.world_size)
+    if rest or sorted(ranks) != sorted(list(range(first.ranks.world_size)) * each):
+        raise InvalidInputError(
+            f"{len(facts)} processes have the ranks {ranks} of {first.ranks.world_size}: some "
+            "clips would be read by none or by several; give rank= and world_size= so that all "
+            "ranks are there, equally often",
+            ranks=ranks,
+        )
 
 
 def write_state(path: str | os.PathLike[str], state: Mapping[str, object]) -> None:

@@ -1,0 +1,42 @@
+"""What docs/frameworks.md shows runs, with every framework that is installed."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from dstream.store.opening import open_store
+from loader_data import fill, publish, videos
+
+PAGE = Path(__file__).parents[2] / "docs" / "frameworks.md"
+BLOCKS = re.findall(r"^<!-- uses: demo -->\n```python\n(.*?)^```$", PAGE.read_text(), re.M | re.S)
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:This DataLoader will create"),
+    pytest.mark.filterwarnings("ignore:'set_vital' is deprecated"),
+    pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning"),
+]
+
+
+@pytest.fixture
+def demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A repository as ``make demo`` leaves it."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "source").mkdir()
+    fill(open_store("source"), videos(tmp_path / "made", 2, frames=64, size=(64, 64)))
+    publish(".demo/repo", "source", packed=True, name="demo")
+    return tmp_path
+
+
+@pytest.mark.parametrize("number", range(len(BLOCKS)))
+def test_the_blocks_of_the_page_run(number: int, demo: Path) -> None:
+    text = BLOCKS[number]
+    for module in re.findall(r"^(?:from|import) (torch\w*|lightning|accelerate)", text, re.M):
+        pytest.importorskip(module, exc_type=ImportError)
+    exec(compile(text, f"docs/frameworks.md, block {number}", "exec"), {"__name__": "example"})
+
+
+def test_every_block_of_the_page_is_run() -> None:
+    assert BLOCKS
+    assert len(BLOCKS) == PAGE.read_text().count("```python")
