@@ -1,0 +1,110 @@
+"""The same crash points with real processes and SIGKILL, on a folder and on Ceph RGW."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from cut_store import Cut, CutStore, kill_self
+from dstream.store.opening import open_store
+from ingest_jobs import (
+    FILES,
+    JOBS,
+    Job,
+    check_promises,
+    check_swept,
+    outcome,
+    prepare,
+    tables_once,
+)
+from ingest_made import fill
+from s3_services import S3Place
+
+POINTS = 8
+"""Kills of each job and kind, evenly spaced."""
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    tables_once(monkeypatch)
+
+
+def killed(job: Job, repository: str, source: Path, at: int, cut: Cut) -> bool:
+    """Run the job in a process that dies at a request; False when it ended before that."""
+    child = os.fork()
+    if child == 0:
+        try:
+            store = CutStore(open_store(repository), at, cut, kill_self)
+            job.run(store, open_store(source), "first")
+        finally:
+            os._exit(0)
+    _, status = os.waitpid(child, 0)
+    return os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
+
+
+def check_point(job: Job, repository: str, source: Path, expected: object) -> None:
+    with closing(open_store(repository)) as store, closing(open_store(source)) as videos:
+        check_promises(store, videos)
+        job.run(store, videos, "second")
+        check_promises(store, videos)
+        assert outcome(store, job) == expected
+        check_swept(store, videos)
+
+
+def count_requests(job: Job, repository: str, source: Path) -> tuple[int, object]:
+    with closing(open_store(repository)) as store, closing(open_store(source)) as videos:
+        counting = CutStore(store)
+        job.run(counting, videos, "first")
+        return counting.requests, outcome(store, job)
+
+
+@pytest.mark.parametrize("name", ["packed", "in-place", "append"])
+def test_killed_on_a_folder(
+    tmp_path: Path, name: str, record_property: Callable[[str, object], None]
+) -> None:
+    job = JOBS[name]
+    source = fill(tmp_path / "source", FILES)
+    prepared, folder = tmp_path / "prepared", tmp_path / "point"
+    prepare(open_store(prepared), open_store(source), job)
+    shutil.copytree(prepared, folder)
+    count, expected = count_requests(job, str(folder), source)
+    points = 0
+    for cut in (Cut.BEFORE, Cut.AFTER):
+        for number in range(POINTS):
+            shutil.rmtree(folder)
+            shutil.copytree(prepared, folder)
+            at = 1 + number * (count - 1) // (POINTS - 1)
+            assert killed(job, str(folder), source, at, cut)
+            check_point(job, str(folder), source, expected)
+            points += 1
+    record_property("points", points)
+    record_property("violations", 0)
+    print(f"ingest {name} on a folder: {points} kills of {2 * count}: 0 violations")
+
+
+@pytest.mark.rgw
+@pytest.mark.parametrize("name", ["in-place", "append"])
+def test_killed_on_ceph(
+    rgw_bucket: S3Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    for variable, value in rgw_bucket.environment.items():
+        monkeypatch.setenv(variable, value)
+    job = JOBS[name]
+    source = fill(tmp_path / "source", FILES)
+    url = f"{rgw_bucket.url}/count"
+    with closing(open_store(url)) as store, closing(open_store(source)) as videos:
+        prepare(store, videos, job)
+    count, expected = count_requests(job, url, source)
+    for cut, share in ((Cut.AFTER, 0.5), (Cut.BEFORE, 0.8), (Cut.AFTER, 0.8)):
+        url = f"{rgw_bucket.url}/{cut}-{share}"
+        with closing(open_store(url)) as store, closing(open_store(source)) as videos:
+            prepare(store, videos, job)
+        assert killed(job, url, source, round(share * count), cut)
+        check_point(job, url, source, expected)
+    print(f"ingest {name} on Ceph: 3 kills: 0 violations")
