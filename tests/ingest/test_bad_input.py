@@ -248,7 +248,10 @@ def test_one_file_that_cannot_be_read_does_not_stop_the_rest(
 def test_a_side_file_that_cannot_be_read_takes_its_video_along(here: Place, tmp_path: Path) -> None:
     fill(tmp_path / "source", {**some_videos(2), "v000.json": b"{}"})
     here.source = Denied(here.source, "v000.json", PermissionDeniedError("no"))
-    assert reasons(here) == {"v000.mp4": "bad-side-file"}
+    assert reasons(here) == {"v000.mp4": "unreadable"}
+    assert "side file v000.json" in content(here.catalog, "clips").quarantine[0]["detail"]
+    here.source = here.source._inner
+    assert here.ingest().samples == 1, "what may have passed is tried again"
 
 
 def test_a_store_that_is_down_stops_the_ingest_instead_of_quarantining_all(

@@ -20,6 +20,7 @@ from dstream.errors import (
     StorageError,
 )
 from dstream.format.index_codec import encode_index_entry
+from dstream.ingest.journal import TRANSIENT
 from dstream.ingest.prepare import PreparedVideo, prepare_video
 from dstream.ingest.rows import Row, track_row
 from dstream.ingest.scan import Unit
@@ -162,7 +163,10 @@ class Worker:
 
     def _blamed_on(self, info: ObjectInfo, fault: Quarantined) -> Quarantined:
         detail = f"its side file {fault.name}: {fault.reason}: {fault.detail}"
-        return self._row(info, MediaReason.BAD_SIDE_FILE, detail)
+        # What may be gone next time is so for the video too: else it would never be tried again.
+        passing = fault.reason in TRANSIENT
+        reason = MediaReason(fault.reason) if passing else MediaReason.BAD_SIDE_FILE
+        return self._row(info, reason, detail)
 
     def _guarded(self, info: ObjectInfo, work: UnitWork, action: Callable[[], None]) -> None:
         """Run ``action``; a failure that is the file's own becomes a quarantine row."""
