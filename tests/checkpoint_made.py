@@ -21,8 +21,12 @@ def make_folder(root: Path, *, salt: int = 0, large: bool = False) -> Path:
     (root / "run.sh").write_text("#!/bin/sh")
     (root / "run.sh").chmod(0o755)
     if large:
-        block = bytes((i * 7 + salt) % 251 for i in range(4096))
-        (root / "large.bin").write_bytes((block * (LARGE_BYTES // 4096 + 1))[:LARGE_BYTES])
+        # No block is like another, so that one in the wrong place shows.
+        blocks = (
+            (number * 7 + salt).to_bytes(4, "big") * 1024
+            for number in range(LARGE_BYTES // 4096 + 1)
+        )
+        (root / "large.bin").write_bytes(b"".join(blocks)[:LARGE_BYTES])
     return root
 
 

@@ -4,8 +4,10 @@ import fcntl
 import json
 import os
 import stat
+import threading
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,7 +15,9 @@ from catalog_made import create_catalog, manifest
 from checkpoint_made import files_in, make_folder
 from dstream.catalog import Catalog, PublishOptions
 from dstream.checkpoint import CopyProgress, fetch, publish
+from dstream.checkpoint import download as download_module
 from dstream.checkpoint import swap as swap_module
+from dstream.checkpoint.download import PIECE_BYTES
 from dstream.checkpoint.repository import checkpoint_of
 from dstream.errors import (
     ConflictError,
@@ -26,6 +30,7 @@ from dstream.errors import (
 from dstream.format.paths import MARKER_NAME
 from dstream.format.zjson import encode_document
 from dstream.measure import Meter
+from dstream.store.base import Blob
 from dstream.store.memory import MemoryStore
 from dstream.store.opening import open_store
 from s3_services import S3Place
@@ -44,6 +49,47 @@ def source(tmp_path: Path, catalog: Catalog) -> Path:
     folder = make_folder(tmp_path / "source", large=True)
     publish(catalog, folder, "run", step=100, attrs={"loss": 0.25}, loader_state={"epoch": 3})
     return folder
+
+
+class LateStart(MemoryStore):
+    """Answers for the first piece of an object only after it was asked for the last one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked_for_last = threading.Event()
+
+    def get(
+        self, key: str, start_byte: int = 0, stop_byte: int | None = None, **named: Any
+    ) -> Blob:
+        blob = super().get(key, start_byte, stop_byte, **named)
+        if start_byte and stop_byte == blob.info.size_bytes:
+            self.asked_for_last.set()
+        elif stop_byte == PIECE_BYTES:
+            assert self.asked_for_last.wait(20)
+        return blob
+
+
+def test_pieces_that_arrive_out_of_order_land_where_they_belong(tmp_path: Path) -> None:
+    late = create_catalog(LateStart())
+    folder = make_folder(tmp_path / "source", large=True)
+    publish(late, folder, "run")
+    assert files_in(fetch(late, "run", tmp_path / "dest").path) == files_in(folder)
+
+
+@pytest.mark.parametrize(("sync", "counted"), [(True, 1), (False, 0)])
+def test_a_system_without_early_writing_is_counted_and_served(
+    catalog: Catalog,
+    source: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    sync: bool,
+    counted: int,
+) -> None:
+    monkeypatch.setattr(download_module, "write_behind", lambda *_: False)
+    meter = Meter()
+    done = fetch(catalog, "run", tmp_path / "dest", meter=meter, sync=sync, threads=1)
+    assert files_in(done.path) == files_in(source)
+    assert meter.snapshot().events.get(("fallback", "write-behind"), 0) == counted
 
 
 def hidden(folder: Path) -> list[str]:

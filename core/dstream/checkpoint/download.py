@@ -5,15 +5,15 @@ from __future__ import annotations
 import hashlib
 import os
 from collections import deque
-from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Generator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import closing
 
 from dstream.checkpoint.pool import run_groups
 from dstream.checkpoint.progress import Tally
-from dstream.checkpoint.tree import Tree, told, write_all
+from dstream.checkpoint.tree import Tree, told, write_at, write_behind
 from dstream.errors import CorruptDataError
 from dstream.format.checkpoint import CheckpointFile
-from dstream.format.refs import ObjectRef
 from dstream.measure import Meter, Purpose
 from dstream.store.base import Store
 
@@ -38,6 +38,7 @@ class Downloader:
         self._tally = tally
         self._meter = meter
         self._sync = sync
+        self._behind = sync
 
     def run(self, files: Sequence[CheckpointFile]) -> None:
         """Fetch all files; those that are there already with the right bytes are kept.
@@ -78,13 +79,13 @@ class Downloader:
         self._tally.add(files=1, size_bytes=file.object.size_bytes)
 
     def _write(self, file: CheckpointFile, pieces: ThreadPoolExecutor) -> str:
+        """Fetch a file's bytes to their place; their SHA-256."""
         digest = hashlib.sha256()
         descriptor = self._into.create(file.path, file.mode)
         try:
-            for data in self._pieces(file.object, pieces):
-                digest.update(data)
-                with told(self._into.where / file.path):
-                    write_all(descriptor, data)
+            with closing(self._pieces(file, descriptor, pieces)) as in_order:
+                for data in in_order:
+                    digest.update(data)
             if self._sync:
                 with told(self._into.where / file.path):
                     os.fsync(descriptor)
@@ -92,21 +93,29 @@ class Downloader:
             os.close(descriptor)
         return digest.hexdigest()
 
-    def _pieces(self, ref: ObjectRef, pool: ThreadPoolExecutor) -> Iterator[bytes]:
-        """The object's bytes in order, a few pieces ahead of whoever takes them."""
-        starts = range(0, ref.size_bytes, PIECE_BYTES)
+    def _pieces(
+        self, file: CheckpointFile, descriptor: int, pool: ThreadPoolExecutor
+    ) -> Generator[bytes]:
+        """The file's bytes in order, written already, a few pieces ahead of whoever takes them."""
+        starts = range(0, file.object.size_bytes, PIECE_BYTES)
         if len(starts) <= 1:
-            yield from (self._piece(ref, start) for start in starts)
+            yield from (self._piece(file, descriptor, start) for start in starts)
             return
         ahead: deque[Future[bytes]] = deque()
-        for start in starts:
-            ahead.append(pool.submit(self._piece, ref, start))
-            if len(ahead) >= _AHEAD:
+        try:
+            for start in starts:
+                ahead.append(pool.submit(self._piece, file, descriptor, start))
+                if len(ahead) >= _AHEAD:
+                    yield ahead.popleft().result()
+            while ahead:
                 yield ahead.popleft().result()
-        while ahead:
-            yield ahead.popleft().result()
+        finally:
+            # After a failure: nobody may write to the descriptor once it is closed.
+            wait([future for future in ahead if not future.cancel()])
 
-    def _piece(self, ref: ObjectRef, start_byte: int) -> bytes:
+    def _piece(self, file: CheckpointFile, descriptor: int, start_byte: int) -> bytes:
+        """Bytes of one piece, after they were written by the thread that received them."""
+        ref = file.object
         stop_byte = min(start_byte + PIECE_BYTES, ref.size_bytes)
         blob = self._store.get(ref.key, start_byte, stop_byte, purpose=Purpose.COPY)
         if blob.info.size_bytes != ref.size_bytes:
@@ -115,6 +124,13 @@ class Downloader:
                 f"{ref.size_bytes}",
                 key=ref.key,
             )
+        with told(self._into.where / file.path):
+            write_at(descriptor, start_byte, blob.data)
+        # One piece is about to be synced anyway.
+        if self._behind and ref.size_bytes > PIECE_BYTES:
+            if not write_behind(descriptor, start_byte, len(blob.data)):
+                self._behind = False
+                self._meter.event("fallback", "write-behind")
         return blob.data
 
     def _is_there(self, file: CheckpointFile) -> bool:

@@ -8,7 +8,7 @@ import stat
 from collections.abc import Mapping
 
 from dstream.catalog import Generation
-from dstream.checkpoint.tree import Tree, told, write_all
+from dstream.checkpoint.tree import Tree, told, write_at
 from dstream.errors import DstreamError
 from dstream.format.checkpoint import MAX_MANIFEST_BYTES, CheckpointManifest
 from dstream.format.paths import MARKER_NAME
@@ -38,7 +38,7 @@ def write_marker(folder: Tree, document: Mapping[str, object]) -> None:
     descriptor = folder.create(MARKER_NAME, 0o644)
     try:
         with told(folder.where / MARKER_NAME):
-            write_all(descriptor, json.dumps(document, indent=1, sort_keys=True).encode())
+            write_at(descriptor, 0, json.dumps(document, indent=1, sort_keys=True).encode())
             os.fsync(descriptor)
     finally:
         os.close(descriptor)

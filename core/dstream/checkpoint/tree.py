@@ -6,6 +6,7 @@ puts in the place of ours is refused, or is not reached at all.
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
 import stat
@@ -20,6 +21,7 @@ _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _LINK_ERRORS = (errno.ELOOP, errno.ENOTDIR)
+_WRITE_OUT = 2  # SYNC_FILE_RANGE_WRITE of linux/fs.h
 
 
 @contextmanager
@@ -162,11 +164,27 @@ class Tree:
                 os.fsync(descriptor)
 
 
-def write_all(descriptor: int, data: bytes) -> None:
-    """Write every byte."""
+def write_at(descriptor: int, start_byte: int, data: bytes) -> None:
+    """Write every byte, the first of them at ``start_byte``."""
     view = memoryview(data)
     while view:
-        view = view[os.write(descriptor, view) :]
+        count = os.pwrite(descriptor, view, start_byte)
+        view, start_byte = view[count:], start_byte + count
+
+
+def write_behind(descriptor: int, start_byte: int, size_bytes: int) -> bool:
+    """Let the disk begin with bytes that were written; a later fsync then waits for the rest only.
+
+    A hint: it makes nothing durable, and an error of the disk is that fsync's to tell.
+
+    Returns:
+        Whether the system did it.
+    """
+    call = getattr(ctypes.CDLL(None), "sync_file_range", None)
+    if call is None:
+        return False
+    call.argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
+    return bool(call(descriptor, start_byte, size_bytes, _WRITE_OUT) == 0)
 
 
 def _raise(error: OSError) -> None:
