@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import os
+import random
+import resource
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -66,30 +70,58 @@ def used_bytes(directory: str | Path) -> int:
     return sum(path.stat().st_size for path in Path(directory).rglob("*") if path.is_file())
 
 
-def many_reads(directory: str, budget: str, seed: str, rounds: str) -> None:
-    """Read random extents of a few objects; print the counters."""
-    import random
+def told(reader: Reader) -> None:
+    """Print the counters of a reader for the test that started this process."""
+    snapshot = reader.meter.snapshot()
+    events = {name: snapshot.event(f"cache-{name}") for name in ("off", "rot", "refused")}
+    print(json.dumps({"sums": dict(snapshot.sums), **events}))
 
+
+def many_reads(directory: str, budget: str, seed: str, rounds: str) -> None:
+    """Read random extents of a few objects in two versions."""
     reader = Reader(directory, int(budget))
     generator = random.Random(seed)
     for _ in range(int(rounds)):
         places = sorted(generator.sample(range(OBJECT_EXTENTS), 3))
         reader.read(*places, key=f"video{generator.randrange(4)}", tag=str(generator.randrange(2)))
-    snapshot = reader.meter.snapshot()
-    print(json.dumps({"sums": dict(snapshot.sums), "off": snapshot.event("cache-off")}))
+    told(reader)
+
+
+def read_all(directory: str, budget: str, file_limit: str = "0") -> None:
+    """Read every extent of one object twice, perhaps with a limit of file sizes."""
+    if int(file_limit):
+        resource.setrlimit(resource.RLIMIT_FSIZE, (int(file_limit), int(file_limit)))
+    reader = Reader(directory, int(budget) or None)
+    for _ in range(2):
+        for place in range(OBJECT_EXTENTS):
+            reader.read(place)
+    told(reader)
+
+
+def read_all_as_nobody(directory: str, budget: str) -> None:
+    """The same without the right to write."""
+    os.setgid(65534)
+    os.setuid(65534)
+    read_all(directory, budget)
+
+
+def hold_lock(directory: str) -> None:
+    """Take the lock of the directory, say so, and never let go."""
+    with (Path(directory) / "lock").open("r+b") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        print("held", flush=True)
+        signal.pause()
 
 
 def die_while_writing(directory: str, budget: str, after: str) -> None:
     """Die by SIGKILL when half of the ``after``-th extent's bytes are on the disk."""
-    import signal
-
     left = int(after)
     write = os.pwritev
 
     def half_then_die(descriptor: int, pieces: Any, place: int) -> int:
         nonlocal left
-        left -= 1
-        if left:
+        left -= len(pieces) == 2  # a record with its extent
+        if left or len(pieces) == 1:
             return write(descriptor, pieces, place)
         whole = b"".join(pieces)
         os.pwrite(descriptor, whole[: len(whole) // 2], place)

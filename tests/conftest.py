@@ -30,7 +30,7 @@ def aws_environment() -> Iterator[None]:
     """Credentials of the test servers, and nothing of the developer's own configuration."""
     with pytest.MonkeyPatch.context() as patch:
         for name in list(os.environ):
-            if name.startswith(("AWS_", "DSTREAM_S3_")):
+            if name.startswith(("AWS_", "DSTREAM_S3_", "DSTREAM_CACHE")):
                 patch.delenv(name)
         patch.setenv("AWS_ACCESS_KEY_ID", ACCESS_KEY)
         patch.setenv("AWS_SECRET_ACCESS_KEY", SECRET_KEY)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -100,6 +101,29 @@ def test_a_replaced_object_is_another(files: dict[str, bytes], tmp_path: Path) -
     changed, report = run(dstream.clips(source, frames=4, clips_per_file=5, **cache))
     assert report.cache_hits < report.cache_misses + report.cache_hits
     assert changed == run(dstream.clips(source, frames=4, clips_per_file=5))[0]
+
+
+def test_rot_and_a_directory_that_vanishes_change_no_frame(
+    files: dict[str, bytes], tmp_path: Path
+) -> None:
+    urls = made("in_place", files)
+    cache: dict[str, Any] = {"cache": tmp_path / "c", "cache_bytes": "64MB"}
+    plain, _ = run(opened("in_place", urls, **cache))
+    for path in (tmp_path / "c" / "segments").glob("*.data"):
+        data = bytearray(path.read_bytes())
+        for place in range(100, len(data), 5000):
+            data[place] ^= 4
+        path.write_bytes(data)
+    rotten, report = run(opened("in_place", urls, **cache))
+    assert rotten == plain
+    assert report.cache_rot["bytes"] > 0
+    assert report.cache_misses == sum(report.cache_rot.values())
+    with opened("in_place", urls, **cache).loader(2, workers=2, prefetch=1) as loader:
+        hashes = [batch_hash(next(loader))]
+        shutil.rmtree(tmp_path / "c")
+        hashes += [batch_hash(batch) for batch in loader]
+        assert loader.report().cache_off == {"vanished": 1}
+    assert hashes == plain
 
 
 def test_the_environment_names_a_cache(

@@ -18,7 +18,7 @@ from dstream.clock import Clock
 from dstream.measure import Meter
 
 _LOOK_AGAIN_S = 1.0
-"""How long a full cache is taken for full without looking."""
+"""How long a cache that was full, or locked, is taken to be so still."""
 
 _REASONS = {
     errno.ENOSPC: "disk-full",
@@ -67,7 +67,8 @@ class Admission:
         self._lock = threading.Lock()
         self._writer: SegmentWriter | None = None
         self._user_file = -1
-        self._full_until_s: float | None = None
+        self._pause: tuple[str, float] | None = None
+        """Why nothing is tried, and until when."""
         self.budget_bytes = 1
         """Where the directory does not tell."""
         self.is_on = True
@@ -122,7 +123,7 @@ class Admission:
     @property
     def is_full(self) -> bool:
         """Whether there was no room when it was last asked for."""
-        return self._full_until_s is not None
+        return self._pause is not None and self._pause[0] == "full"
 
     def admit(self, identity: bytes, part: ByteRange, data: bytes) -> None:
         """Keep an extent if there is room; counted either way."""
@@ -131,6 +132,7 @@ class Admission:
         except _RefusedError as refused:
             self._refuse(str(refused), len(data))
         except BusyError:
+            self._rest("busy")
             self._refuse("busy", len(data))
         except OSError as error:
             with self._lock:
@@ -141,6 +143,9 @@ class Admission:
             self._meter.add("cache.admitted", 1)
             self._meter.add("bytes.cache_admitted", len(data))
 
+    def _rest(self, reason: str) -> None:
+        self._pause = reason, self._clock.monotonic_s() + _LOOK_AGAIN_S
+
     def _refuse(self, reason: str, size_bytes: int) -> None:
         self._meter.event("cache-refused", reason)
         self._meter.add("bytes.cache_refused", size_bytes)
@@ -150,8 +155,8 @@ class Admission:
             raise _RefusedError("off")
         if len(data) != part.size_bytes or not data:
             raise _RefusedError("size")
-        if self._full_until_s is not None and self._clock.monotonic_s() < self._full_until_s:
-            raise _RefusedError("full")
+        if self._pause is not None and self._clock.monotonic_s() < self._pause[1]:
+            raise _RefusedError(self._pause[0])
         checksum = xxhash.xxh3_64_intdigest(data)
         if part.checksum not in (None, checksum):
             raise _RefusedError("checksum")
@@ -205,9 +210,9 @@ class Admission:
             if reservation is None:
                 if cost_bytes(size_bytes) > budget_bytes:
                     raise _RefusedError("too-large")
-                self._full_until_s = self._clock.monotonic_s() + _LOOK_AGAIN_S
+                self._rest("full")
                 raise _RefusedError("full")
-            self._full_until_s = None
+            self._pause = None
             self._evict(reservation.evict)
             number = self._folder.next_number()
             name = SegmentName(number, reservation.capacity_bytes, self._scope)
