@@ -15,6 +15,7 @@ if TYPE_CHECKING:
         ConflictError,
         CorruptDataError,
         DstreamError,
+        DstreamWarning,
         FormatVersionError,
         InvalidInputError,
         MediaError,
@@ -39,7 +40,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "dstream.api": ("Repo", "clips", "open"),
     "dstream.errors": (
-        "AlreadyExistsError", "ConflictError", "CorruptDataError", "DstreamError",
+        "AlreadyExistsError", "ConflictError", "CorruptDataError", "DstreamError", "DstreamWarning",
         "FormatVersionError", "InvalidInputError", "MediaError", "MediaReason", "NotFoundError",
         "OutcomeUnknownError", "PartialError", "PermissionDeniedError", "RefusedError",
         "ShortReadError", "SourceChangedError", "StorageError", "ThrottledError",
@@ -61,6 +62,7 @@ __all__ = [
     "ConflictError",
     "CorruptDataError",
     "DstreamError",
+    "DstreamWarning",
     "FormatVersionError",
     "InvalidInputError",
     "Loader",

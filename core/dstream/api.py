@@ -20,6 +20,7 @@ from dstream.format.manifest import Manifest
 from dstream.format.where import parse_where
 from dstream.loader.clips import Clips
 from dstream.loader.generation import TABLE_CACHE_BYTES, GenerationSource
+from dstream.loader.pins import FrozenView
 from dstream.loader.plan import Sampling, Window
 from dstream.loader.raw import INDEX_CACHE_BYTES, RawSource, open_listing
 from dstream.loader.settings import ArrayKind, ClipSettings
@@ -185,8 +186,8 @@ class Repo(RepoLifecycle, RepoCheckpoints):
             array: ``torch`` or ``numpy``; torch where it is installed by default.
             table_cache_bytes: budget for packet tables in memory.
             pin: a pin's token, or a root's number: the reference means what it meant there, on
-                every rank and as long as the clips are used. The pin is neither made nor renewed
-                here, so a role that may only read can use one that somebody else made.
+                every rank and as long as the clips are used. Loaders renew the pin while they
+                run, on rank 0; a role that may only read is warned that it cannot.
 
         Raises:
             NotFoundError: there is no such generation.
@@ -217,7 +218,7 @@ class Repo(RepoLifecycle, RepoCheckpoints):
             array=array,
             clock=self._clock,
             opened=opened,
-            pin=catalog.token,
+            view=FrozenView.of(catalog, self._clock),
             cache=self.cache(generation.name),
         )
 

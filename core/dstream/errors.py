@@ -60,6 +60,10 @@ def _rebuild(cls: type[DstreamError], message: str, facts: dict[str, object]) ->
     return cls(message, **facts)
 
 
+class DstreamWarning(UserWarning):
+    """Something needs attention and does not stop the run; it is counted too."""
+
+
 class InvalidInputError(DstreamError, ValueError):
     """An argument, option, name or file given by the user cannot be used. Fix the call."""
 

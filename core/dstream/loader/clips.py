@@ -14,6 +14,7 @@ from dstream.loader.batch import ArrayMaker, Clip, make_clip
 from dstream.loader.failures import OnError
 from dstream.loader.groups import group_place
 from dstream.loader.loader import Loader
+from dstream.loader.pins import FrozenView
 from dstream.loader.plan import Draw, Last, Order, Ranks, Shuffle, shuffle_of
 from dstream.loader.ranks import place_of
 from dstream.loader.reader import ClipReader, ReadClip
@@ -52,7 +53,7 @@ class Clips:
         array: ``torch``, ``numpy``, or None: torch where it is installed.
         clock: measures waiting.
         opened: the counters before the data set was opened, so that reports include it.
-        pin: token of the frozen view that ``source`` is of.
+        view: the frozen view that ``source`` is of; loaders hold its pin while they run.
         cache: keeps what was fetched on this node's disk.
     """
 
@@ -66,15 +67,14 @@ class Clips:
         array: ArrayKind | None = None,
         clock: Clock | None = None,
         opened: Snapshot | None = None,
-        pin: str | None = None,
+        view: FrozenView | None = None,
         cache: ExtentCache | None = None,
     ) -> None:
         check_array(array)
         self.source = source
         self.settings = settings
         self.meter = meter
-        self.pin = pin
-        """Token of the frozen view that is read; None where it was not opened through one."""
+        self._view = view
         self.cache = cache
         """What is kept on this node's disk; None where nothing is."""
         self._recipe = recipe
@@ -90,7 +90,7 @@ class Clips:
         self._local = threading.local()
 
     def __getstate__(self) -> dict[str, object]:
-        kept = ("source", "settings", "meter", "pin", "cache", "_recipe", "_array", "_clock")
+        kept = ("source", "settings", "meter", "_view", "cache", "_recipe", "_array", "_clock")
         return {"_opened": None, **{name: self.__dict__[name] for name in kept}}
 
     def __setstate__(self, state: dict[str, object]) -> None:
@@ -104,6 +104,11 @@ class Clips:
     def fingerprint(self) -> str:
         """Hash of what is listed; ranks that see the same data have the same."""
         return self.source.fingerprint
+
+    @property
+    def pin(self) -> str | None:
+        """Token of the frozen view that is read; None where it was not opened through one."""
+        return None if self._view is None else self._view.token
 
     @property
     def samples(self) -> int:
@@ -246,7 +251,7 @@ class Clips:
             epochs=epochs,
             clock=self._clock,
             opened=self._opened,
-            pin=self.pin,
+            view=self._view,
         )
 
     def iterable(self, batch_size: int, **options: Any) -> ClipsDataset:

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import warnings
 import weakref
 from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Literal, overload
 
 from dstream.clock import Clock, SystemClock
-from dstream.errors import InvalidInputError
+from dstream.errors import DstreamWarning, InvalidInputError
 from dstream.loader.batch import ArrayMaker, Batch
 from dstream.loader.buffers import BufferPool
 from dstream.loader.cursor import ALL_STEPS, Cursor, Share
 from dstream.loader.failures import Failure, FailureLog
 from dstream.loader.groups import gathered
 from dstream.loader.pictures import check_all_same
+from dstream.loader.pins import FrozenView, PinKeeper
 from dstream.loader.pipeline import Pipeline
 from dstream.loader.plan import Order, Ranks, count_steps
 from dstream.loader.reader import ClipReader
@@ -52,7 +54,8 @@ class Loader:
         epochs: how many epochs a loop lasts; None for ever.
         clock: measures waiting.
         opened: the counters before the data set was opened; now by default.
-        pin: token of the frozen view that the reader reads; goes into the state.
+        view: the frozen view that is read. Its token goes into the state, and rank 0 renews its
+            pin while batches are made.
 
     Raises:
         InvalidInputError: there is no clip, sizes differ, or a setting cannot be used.
@@ -67,7 +70,7 @@ class Loader:
         epochs: int | None = 1,
         clock: Clock | None = None,
         opened: Snapshot | None = None,
-        pin: str | None = None,
+        view: FrozenView | None = None,
     ) -> None:
         if epochs is not None and epochs < 1:
             raise InvalidInputError(f"epochs must be at least 1, or None for ever, got {epochs}")
@@ -86,7 +89,8 @@ class Loader:
         # One batch more than are in the making: the one that the consumer works on.
         self._pool = BufferPool(settings.prefetch + 2, self._arrays.allocate)
         self._identity = Identity.of(reader.source, reader.settings, self._order)
-        self._pin = pin
+        self._view = view
+        self._keeper: PinKeeper | None = None
         self._share = ALL_STEPS
         self._cursor = Cursor()
         next(self._cursor.ahead(self._order.total, ranks, epochs), None)
@@ -141,6 +145,7 @@ class Loader:
         if self._began_s is None:
             self._began_s = began_s
             self._first_batch_s = self._last_s - began_s
+        self._tell_of_pin()
         self._meter.add("batches.delivered", 1)
         self._meter.add("clips.delivered", len(batch))
         self._meter.add("bytes.delivered", int(batch.video.nbytes))
@@ -181,7 +186,8 @@ class Loader:
         It is that of the delivered batches: what is prefetched counts as not begun. Take it
         between batches, at any place: before the first, in any epoch, at the end of one.
         """
-        return LoaderState(self._cursor, self._identity, self._pin, self._share).as_doc()
+        token = None if self._view is None else self._view.token
+        return LoaderState(self._cursor, self._identity, token, self._share).as_doc()
 
     def load_state_dict(self, state: Mapping[str, object]) -> None:
         """Go on where ``state`` was taken: the next batch begins with the clip after its last.
@@ -252,6 +258,10 @@ class Loader:
         if self._pipeline is not None:
             self._pipeline.close()
         self._pipeline = self._stop_pipeline = None
+        if self._keeper is not None:
+            self._keeper.close()
+            self._tell_of_pin()
+            self._keeper = None
 
     def __enter__(self) -> Loader:
         return self
@@ -281,7 +291,20 @@ class Loader:
             # The threads know the pipeline, not the loader: one that is dropped ends them.
             self._stop_pipeline = weakref.finalize(self, self._pipeline.stop)
             self._stop_pipeline.atexit = False
+            self._hold_pin()
         return self._pipeline
+
+    def _hold_pin(self) -> None:
+        """Renew the view's pin from now on, in one process of all."""
+        if self._view is None or not self._view.pin_id or self.ranks.rank or self._share.number:
+            return
+        self._keeper = PinKeeper(self._view, self._meter)
+        self._keeper.start()
+        weakref.finalize(self, self._keeper.stop).atexit = False
+
+    def _tell_of_pin(self) -> None:
+        for notice in self._keeper.notices() if self._keeper else ():
+            warnings.warn(notice, DstreamWarning, stacklevel=3)
 
 
 def _order(reader: ClipReader, settings: LoaderSettings) -> Order:

@@ -118,6 +118,10 @@ class LoaderReport:
     refetches: Mapping[str, int]
     """Bytes read once more, by reason."""
 
+    pin_renewals: Mapping[str, int]
+    """Renewals of the pin that is read through, by outcome: ``renewed``, ``failed`` (tried
+    again), ``no-permission``, ``lost``."""
+
     fetch_busy_seconds: float
     """Time spent placing and fetching clips, summed over the fetching threads."""
     fetch_busy_share: float
@@ -273,6 +277,7 @@ def make_report(counts: Snapshot, since_open: Snapshot, facts: RunFacts) -> Load
         fallbacks=counts.event("fallback"),
         skips=counts.event("skip"),
         refetches=counts.event("refetch"),
+        pin_renewals=counts.event("pin"),
         fetch_busy_seconds=fetch_s,
         fetch_busy_share=shares["fetch"],
         fetch_blocked_seconds=sums.get("seconds.fetch_blocked", 0.0),
