@@ -148,6 +148,7 @@ class MediaReason(StrEnum):
     BAD_NAME = "bad-name"
     BAD_SIDE_FILE = "bad-side-file"
     CHANGED = "changed-while-reading"
+    DECODE_DEADLINE = "decode-deadline"
 
 
 class MediaError(DstreamError):

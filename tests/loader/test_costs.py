@@ -66,13 +66,13 @@ def test_a_large_bare_listing_starts_at_once(tmp_path: Path) -> None:
     assert len(clips) == 10_000
     counts = clips.meter.snapshot()
     assert counts.total(purpose=Purpose.LISTING).count == len(counts.requests) == 1
-    # As many batches are begun as may be in the making, and no more.
-    with clips.loader(8, prefetch=1) as loader:
+    # As many batches are begun as may be in the making, one clip a fetcher beyond, and no more.
+    with clips.loader(8, prefetch=1, fetchers=4) as loader:
         batch = next(loader)
         loader.close()
         report = loader.report()
     assert len(batch) == 8
-    videos_touched = 2 * 8  # this batch and the one begun when it was taken
+    videos_touched = 2 * 8 + 8  # this batch, the next, and the one that the fetchers began
     assert 8 <= report.index_requests + report.data_requests <= 5 * videos_touched
     assert report.index_full_passes == 0
     assert report.listing_requests == 1

@@ -232,7 +232,7 @@ def test_leaving_a_loop_early_stops_the_threads(tmp_path: Path) -> None:
         break
     loader = clips.loader(2)
     next(iter(loader))
-    assert any(t.name.startswith("dstream-fetch") for t in threading.enumerate())
+    assert any(t.name.startswith("dstream-") for t in threading.enumerate())
     loader.close()
     loader.close()
     del loader

@@ -21,6 +21,7 @@ from dstream.loader.reader import ClipReader, ReadClip
 from dstream.loader.settings import (
     ArrayKind,
     ClipSettings,
+    Fetchers,
     LoaderSettings,
     check_array,
     default_workers,
@@ -188,12 +189,14 @@ class Clips:
         last: Last = "wrap",
         shuffle: Shuffle | bool = "global",
         workers: int | None = None,
-        fetchers: int = 16,
+        fetchers: Fetchers = "auto",
         prefetch: int = 2,
         inflight_bytes: int = 256 * MIB,
         merge_gap_bytes: int = 64 * KIB,
         on_error: OnError = "raise",
         max_failures: int = 100,
+        decode_timeout_s: float = 60.0,
+        max_outage_s: float = 900.0,
         device: str | None = None,
         array: ArrayKind | None = None,
     ) -> Loader:
@@ -209,13 +212,15 @@ class Clips:
                 ``drop`` leaves the rest out, ``short`` makes it smaller.
             shuffle: ``global`` (or True), or None (or False) for the order of the tables.
             workers: decoding threads; one for each CPU by default.
-            fetchers: fetching threads.
-            prefetch: batches in the making ahead of the one in use.
+            fetchers: fetching threads; ``auto`` finds how many it takes.
+            prefetch: batches decoded ahead of the one in use.
             inflight_bytes: bound of compressed bytes that wait for a decoder.
             merge_gap_bytes: ranges of one file at most this far apart are one request.
             on_error: ``raise``, or ``skip``: a clip that fails is counted and replaced.
             max_failures: distinct files that may fail before the loader gives up; a failure that
                 may pass (a short read) counts each time.
+            decode_timeout_s: longest time in a codec for one clip, which has failed then.
+            max_outage_s: longest time to wait for a store that does not answer at all.
             device: ``cuda`` or ``cuda:N`` copies batches there.
             array: ``torch`` or ``numpy``.
 
@@ -231,6 +236,8 @@ class Clips:
             shuffle=shuffle_of(shuffle),
             on_error=on_error,
             max_failures=max_failures,
+            decode_timeout_s=decode_timeout_s,
+            max_outage_s=max_outage_s,
             device=device,
             array=array or self._array,
         )

@@ -80,7 +80,9 @@ def is_for_good(error: BaseException, *, placed: bool, file: str | None = None) 
     if isinstance(error, SourceChangedError | NotFoundError):
         return not placed or error.facts.get("file", file) == file
     if isinstance(error, MediaError):
-        return not placed or error.reason is MediaReason.UNSUPPORTED_CODEC
+        # A file that hangs a decoder would cost a thread each time.
+        hopeless = MediaReason.UNSUPPORTED_CODEC, MediaReason.DECODE_DEADLINE
+        return not placed or error.reason in hopeless
     return isinstance(error, CorruptDataError) and not placed
 
 

@@ -12,6 +12,7 @@ from dstream.clock import Clock, SystemClock
 from dstream.errors import DstreamWarning, InvalidInputError
 from dstream.loader.batch import ArrayMaker, Batch
 from dstream.loader.buffers import BufferPool
+from dstream.loader.concurrency import Tuner
 from dstream.loader.cursor import ALL_STEPS, Cursor, Share
 from dstream.loader.failures import Failure, FailureLog
 from dstream.loader.groups import gathered
@@ -85,6 +86,7 @@ class Loader:
         self._clock = clock or SystemClock()
         self._meter = reader.meter
         self._failures = FailureLog(settings.on_error, settings.max_failures, self._meter)
+        self._tuner = Tuner(settings.fetchers, self._meter, self._clock)
         self._arrays = ArrayMaker(settings.array, settings.device)
         # One batch more than are in the making: the one that the consumer works on.
         self._pool = BufferPool(settings.prefetch + 2, self._arrays.allocate)
@@ -246,7 +248,7 @@ class Loader:
         wall_s = 0.0 if self._began_s is None else self._last_s - self._began_s
         settings = self._settings
         facts = RunFacts(
-            wall_s, self._first_batch_s, settings.fetchers, settings.workers, settings.prefetch
+            wall_s, self._first_batch_s, self._tuner.limit, settings.workers, settings.prefetch
         )
         now = self._meter.snapshot()
         return make_report(now.minus(self._start), now.minus(self._opened), facts)
@@ -283,6 +285,7 @@ class Loader:
                 self._order,
                 self._cursor.ahead(self._order.total, self.ranks, self._epochs, self._share),
                 self._settings,
+                self._tuner,
                 self._failures,
                 self._arrays,
                 self._pool,

@@ -37,6 +37,9 @@ class PendingBatch:
         self._errors: dict[int, BaseException] = {}
         self._left = len(self._clips)
 
+    def __len__(self) -> int:
+        return len(self._clips)
+
     def expect(self, row: int, sample: Sample) -> None:
         """Check that a sample's pictures fit into the batch, before anything of it is fetched.
 
@@ -62,9 +65,23 @@ class PendingBatch:
             clip: NDArray[np.generic] = self._video[row]
             return clip
 
-    def put(self, row: int, clip: ReadClip) -> None:
-        """A clip is decoded into :meth:`out`."""
-        self._clips[row] = clip
+    def put(self, row: int, clip: ReadClip, out: NDArray[np.generic]) -> None:
+        """A clip is decoded into ``out``, which :meth:`out` gave."""
+        with self._lock:
+            if self._video is not None and self._video[row].base is not out.base:
+                np.copyto(self._video[row], out)
+            self._clips[row] = clip
+
+    def leave_memory(self) -> None:
+        """Go on in other memory: somebody who cannot be stopped may write into this."""
+        with self._lock:
+            left = self._video
+            if left is None:
+                return
+            self._video = self._pool.take(left.shape, left.dtype)
+            for row, clip in enumerate(self._clips):
+                if clip is not None:
+                    np.copyto(self._video[row], left[row])
 
     def settle(self, row: int, error: BaseException | None) -> None:
         """A row is done, or failed for good."""

@@ -122,6 +122,14 @@ class LoaderReport:
     """Renewals of the pin that is read through, by outcome: ``renewed``, ``failed`` (tried
     again), ``no-permission``, ``lost``."""
 
+    deadlines: Mapping[str, int]
+    """Threads left behind in the middle of something that did not end, by what it was."""
+    outages: int
+    """Times that the store did not answer at all, and how long the threads waited for it."""
+    outage_seconds: float
+
+    fetchers: int
+    """Clips that are fetched at the same time, now."""
     fetch_busy_seconds: float
     """Time spent placing and fetching clips, summed over the fetching threads."""
     fetch_busy_share: float
@@ -278,6 +286,10 @@ def make_report(counts: Snapshot, since_open: Snapshot, facts: RunFacts) -> Load
         skips=counts.event("skip"),
         refetches=counts.event("refetch"),
         pin_renewals=counts.event("pin"),
+        deadlines=counts.event("deadline"),
+        outages=sum(counts.event("outage").values()),
+        outage_seconds=sums.get("seconds.outage", 0.0),
+        fetchers=facts.fetchers,
         fetch_busy_seconds=fetch_s,
         fetch_busy_share=shares["fetch"],
         fetch_blocked_seconds=sums.get("seconds.fetch_blocked", 0.0),

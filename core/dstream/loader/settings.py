@@ -13,6 +13,7 @@ from dstream.media.pixels import PixelSettings
 from dstream.units import KIB, MIB
 
 ArrayKind = Literal["torch", "numpy"]
+Fetchers = int | Literal["auto"]
 
 
 def check_array(array: str | None) -> None:
@@ -49,10 +50,10 @@ class LoaderSettings:
 
     workers: int = field(default_factory=default_workers)
     """Decoding threads."""
-    fetchers: int = 16
-    """Fetching threads, each with one request at a time."""
+    fetchers: Fetchers = "auto"
+    """Fetching threads, each with one request at a time; ``auto`` finds how many it takes."""
     prefetch: int = 2
-    """Batches in the making ahead of the one in use."""
+    """Batches decoded ahead of the one in use."""
     inflight_bytes: int = 256 * MIB
     """Compressed bytes that are fetched and not yet decoded."""
     merge_gap_bytes: int = 64 * KIB
@@ -61,16 +62,26 @@ class LoaderSettings:
     on_error: OnError = "raise"
     max_failures: int = 100
     """Distinct files; a failure that may pass counts each time."""
+    decode_timeout_s: float = 60.0
+    """Longest time in a codec for one clip; then the thread is left behind and the clip failed."""
+    max_outage_s: float = 900.0
+    """Longest time that the store may not answer at all; 0 ends with the usual retries."""
     device: str | None = None
     """None or ``cpu``: memory of this process. ``cuda`` or ``cuda:N``: copied there."""
     array: ArrayKind | None = None
     """None: torch tensors where torch is installed, else numpy arrays."""
 
     def __post_init__(self) -> None:
-        for name in ("workers", "fetchers", "prefetch", "inflight_bytes"):
+        counts = ("workers", "prefetch", "inflight_bytes")
+        for name in counts if self.fetchers == "auto" else (*counts, "fetchers"):
             object.__setattr__(self, name, whole(name, getattr(self, name)))
             if getattr(self, name) < 1:
                 raise InvalidInputError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if not self.decode_timeout_s > 0 or not self.max_outage_s >= 0:
+            raise InvalidInputError(
+                f"decode_timeout_s must be above 0 and max_outage_s not negative, got "
+                f"{self.decode_timeout_s} and {self.max_outage_s}"
+            )
         if self.merge_gap_bytes < 0:
             raise InvalidInputError(f"merge_gap_bytes is negative: {self.merge_gap_bytes}")
         check_array(self.array)

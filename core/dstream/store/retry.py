@@ -21,12 +21,14 @@ from dstream.errors import (
     DstreamError,
     InvalidInputError,
     PermissionDeniedError,
+    ShortReadError,
     StorageError,
     ThrottledError,
 )
 from dstream.measure import Meter, Purpose
 from dstream.store.base import Blob, Capabilities, ObjectInfo, Store, Upload
 from dstream.store.metered import outcome_of
+from dstream.store.patience import current
 
 T = TypeVar("T")
 
@@ -60,6 +62,26 @@ def is_retryable(error: DstreamError) -> bool:
         isinstance(error, StorageError)
         and not isinstance(error, PermissionDeniedError)
         and error.facts.get("retry", True) is True
+    )
+
+
+_NOT_SERVING = (429, 502, 503, 504)
+
+
+def is_outage(error: DstreamError) -> bool:
+    """Whether an error that outlasts all attempts may tell of the whole store. Pure.
+
+    No answer, or that nobody serves now. An answer that is cut short again and again, and an
+    internal error, are the object's.
+
+    >>> is_outage(StorageError("reset")), is_outage(StorageError("disk", status=500))
+    (True, False)
+    """
+    status = error.facts.get("status")
+    return (
+        is_retryable(error)
+        and not isinstance(error, ShortReadError)
+        and (status is None or status in _NOT_SERVING)
     )
 
 
@@ -106,17 +128,26 @@ class Retrier:
         failures = 0
         while True:
             try:
-                return action()
+                result = action()
             except DstreamError as error:
                 failures += 1
                 if not self.pause(failures, error):
                     raise
+            else:
+                patience = current()
+                if patience is not None:
+                    patience.answered()
+                return result
 
     def pause(self, failures: int, error: DstreamError) -> bool:
         """Wait as long as is due; False when there is to be no further attempt."""
         if isinstance(error, ThrottledError):
             self._meter.event("throttle", str(error.facts.get("code", "unknown")))
-        pause_s = wait_s(self._policy, failures, error, float(self._rng.random()))
+        share = float(self._rng.random())
+        pause_s = wait_s(self._policy, failures, error, share)
+        patience = current()
+        if pause_s is None and is_outage(error) and patience is not None and patience.bears(error):
+            pause_s = share * self._policy.longest_wait_s
         if pause_s is None:
             if is_retryable(error):
                 self._meter.event("retry-exhausted", outcome_of(error))
@@ -124,6 +155,8 @@ class Retrier:
                 error.facts = {**error.facts, "retry": False}
             return False
         self._meter.event("retry", outcome_of(error))
+        if patience is not None:
+            return patience.sleep(self._clock, pause_s)
         self._clock.sleep(pause_s)
         return True
 

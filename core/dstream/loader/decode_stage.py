@@ -1,0 +1,189 @@
+"""From the bytes of a clip to its place in a batch; a decoder that hangs is left behind.
+
+A thread inside a codec cannot be stopped. One that exceeds its time is abandoned: another takes
+its place, the clip is made anew (or another one in its place), and whatever the old thread still
+writes goes into memory that no batch uses any more.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dstream.clock import Clock
+from dstream.errors import MediaError, MediaReason
+from dstream.format.index import VideoIndex
+from dstream.loader.fetch_stage import FetchStage
+from dstream.loader.reader import ClipReader
+from dstream.loader.work import Fetched, Task, Work
+from dstream.media.clip import ClipPlan
+from dstream.media.decode import Bytes, ClipDecoder, DecodedClip
+
+
+class _WatchedDecoder(ClipDecoder):
+    """Knows since when it has been inside the codec."""
+
+    def __init__(self, reader: ClipReader, clock: Clock) -> None:
+        super().__init__(reader.settings.pixels, reader.meter, clock=clock)
+        self._time = clock
+        self.since_s: float | None = None
+
+    def decode(
+        self,
+        index: VideoIndex,
+        plan: ClipPlan,
+        data: Sequence[Bytes],
+        out: NDArray[np.generic] | None = None,
+        *,
+        crop_at: tuple[float, float] | None = None,
+    ) -> DecodedClip:
+        """As :meth:`ClipDecoder.decode`."""
+        self.since_s = self._time.monotonic_s()
+        try:
+            return super().decode(index, plan, data, out, crop_at=crop_at)
+        finally:
+            self.since_s = None
+
+
+@dataclass(slots=True, eq=False)
+class _Worker:
+    """One decoding thread."""
+
+    decoder: _WatchedDecoder
+    thread: threading.Thread | None = None
+    job: Fetched | None = None
+    """What it decodes now."""
+    is_abandoned: bool = False
+
+
+class DecodeStage:
+    """The decoding threads.
+
+    Args:
+        reader: makes clips.
+        work: gives the clips.
+        fetch: gives substitutes.
+        timeout_s: longest time inside the codec for one clip.
+        clock: measures it.
+        start: starts a thread that runs a function.
+    """
+
+    def __init__(
+        self,
+        reader: ClipReader,
+        work: Work,
+        fetch: FetchStage,
+        timeout_s: float,
+        clock: Clock,
+        start: Callable[[str, Callable[[], None]], threading.Thread],
+    ) -> None:
+        self._reader, self._work, self._fetch = reader, work, fetch
+        self._timeout_s, self._clock, self._start = timeout_s, clock, start
+        self._meter = reader.meter
+        self._workers: list[_Worker] = []
+        self._started = 0
+
+    def add(self) -> None:
+        """Start one more thread."""
+        worker = _Worker(_WatchedDecoder(self._reader, self._clock))
+        self._workers.append(worker)
+        name = f"dstream-decode-{self._started}"
+        self._started += 1
+        worker.thread = self._start(name, lambda: self._run(worker))
+
+    @property
+    def threads(self) -> list[threading.Thread]:
+        """Those that are not abandoned."""
+        return [worker.thread for worker in self._workers if worker.thread is not None]
+
+    def look(self) -> float:
+        """Abandon threads that hang; seconds until that may be the case again.
+
+        Called under the lock of the work.
+        """
+        now_s = self._clock.monotonic_s()
+        left_s = self._timeout_s
+        for worker in list(self._workers):
+            since_s = worker.decoder.since_s
+            if since_s is None or worker.job is None:
+                continue
+            if now_s - since_s >= self._timeout_s:
+                self._abandon(worker, worker.job)
+            else:
+                left_s = min(left_s, self._timeout_s - (now_s - since_s))
+        return left_s
+
+    def _abandon(self, worker: _Worker, job: Fetched) -> None:
+        worker.is_abandoned = True
+        self._workers.remove(worker)
+        self._meter.event("deadline", "decode")
+        self._fetch.release(job)
+        sample = job.planned.sample
+        error = MediaError(
+            f"sample {sample.key!r} (file {sample.video.name!r}): decoding its clip at "
+            f"{job.planned.start_s:.3f} s took more than decode_timeout_s={self._timeout_s:g}; its "
+            "thread was left behind",
+            reason=MediaReason.DECODE_DEADLINE,
+            sample_key=sample.key,
+            file=sample.video.name,
+        )
+        task = replace(job.task)  # the old one stays with the old thread
+        task.batch.leave_memory()
+        self.add()
+        try:
+            self._fetch.substitute(task, error, job.planned)
+        except Exception as refusal:
+            self._work.settle(task, refusal)
+        else:
+            self._work.retake(task)
+
+    def _run(self, worker: _Worker) -> None:
+        # One call a clip, so that an idle thread holds no reference to a batch's memory.
+        while self._decode_one(worker):
+            pass
+
+    def _decode_one(self, worker: _Worker) -> bool:
+        job = self._work.next_job()
+        if job is None:
+            return False
+        task = job if isinstance(job, Task) else job.task
+        began_s = self._clock.monotonic_s()
+        error: BaseException | None = None
+        try:
+            fetched = self._fetch.obtain(job, has_turn=True) if isinstance(job, Task) else job
+            while fetched is not None and not self._decode(worker, fetched):
+                fetched = self._fetch.obtain(task, has_turn=True)
+        except BaseException as failure:
+            error = failure
+        if worker.is_abandoned:
+            return False
+        self._work.settle(task, error)
+        self._meter.add("seconds.decode_stage", self._clock.monotonic_s() - began_s)
+        return True
+
+    def _decode(self, worker: _Worker, fetched: Fetched) -> bool:
+        """Decode into the batch; False when the clip failed and a substitute is to be tried.
+
+        An abandoned thread comes back with True, and changes nothing.
+        """
+        task, failure = fetched.task, None
+        worker.job = fetched
+        try:
+            out = task.batch.out(task.row)
+            clip = self._reader.decode(worker.decoder, fetched.planned, fetched.data, out)
+        except Exception as error:
+            failure = error
+        with self._work.changed:
+            worker.job = None
+            if worker.is_abandoned:
+                return True
+            if failure is None:
+                task.batch.put(task.row, clip, out)
+        self._fetch.release(fetched)
+        if failure is not None:
+            self._fetch.substitute(task, failure, fetched.planned)
+        return failure is None

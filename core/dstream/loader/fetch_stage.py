@@ -1,0 +1,104 @@
+"""From a task to the bytes of its clip, or of the clip that takes its place."""
+
+from __future__ import annotations
+
+from dstream.clock import Clock
+from dstream.loader.budget import ByteBudget
+from dstream.loader.failures import FailureLog, is_for_good
+from dstream.loader.plan import Order
+from dstream.loader.reader import ClipReader, PlannedClip
+from dstream.loader.work import Fetched, Task
+
+
+class FetchStage:
+    """Plans and fetches clips, substitutes for failed ones included. Thread-safe.
+
+    Args:
+        reader: makes clips.
+        order: gives substitutes.
+        budget: bounds the fetched bytes.
+        failures: decides what may be skipped.
+        clock: measures waiting.
+    """
+
+    def __init__(
+        self,
+        reader: ClipReader,
+        order: Order,
+        budget: ByteBudget,
+        failures: FailureLog,
+        clock: Clock,
+    ) -> None:
+        self._reader, self._order, self._budget = reader, order, budget
+        self._failures, self._clock, self._meter = failures, clock, reader.meter
+
+    def obtain(self, task: Task, *, has_turn: bool) -> Fetched | None:
+        """Plan and fetch a task's clip, or a substitute's; None when the loader was closed.
+
+        Args:
+            task: what is wanted; its draw becomes the substitute's.
+            has_turn: its bytes were granted before: waiting for others' could wait for itself.
+
+        Raises:
+            Whatever may not be skipped.
+        """
+        while True:
+            if self._skip_known(task):
+                continue
+            began_s = self._clock.monotonic_s()
+            size_bytes = 0
+            planned: PlannedClip | None = None
+            try:
+                planned = self._reader.plan(task.draw)
+                task.batch.expect(task.row, planned.sample)
+                self._meter.add("seconds.fetch_stage", self._clock.monotonic_s() - began_s)
+                if has_turn:
+                    self._budget.overdraw(planned.size_bytes)
+                elif not self._acquire(task, planned):
+                    return None
+                has_turn, size_bytes = True, planned.size_bytes
+                began_s = self._clock.monotonic_s()
+                data = self._reader.fetch(planned)
+                self._meter.add("seconds.fetch_stage", self._clock.monotonic_s() - began_s)
+                return Fetched(task.turn, task, planned, data)
+            except Exception as error:
+                self._budget.release(size_bytes)
+                self.substitute(task, error, planned)
+
+    def _acquire(self, task: Task, planned: PlannedClip) -> bool:
+        began_s = self._clock.monotonic_s()
+        granted = self._budget.acquire(task.turn, planned.size_bytes)
+        self._meter.add("seconds.fetch_blocked", self._clock.monotonic_s() - began_s)
+        return granted
+
+    def forgo(self, task: Task) -> None:
+        """The task failed: let the others have their turns."""
+        self._budget.forgo(task.turn)
+
+    def release(self, fetched: Fetched) -> None:
+        """A clip's bytes are decoded."""
+        self._budget.release(fetched.planned.size_bytes)
+
+    def _skip_known(self, task: Task) -> bool:
+        """Give the task another clip when its file is known to give none."""
+        key, file = self._reader.sample_key(task.draw), self._reader.file_of(task.draw)
+        if not self._failures.is_given_up(file, key, task.attempt):
+            return False
+        self._draw_again(task)
+        return True
+
+    def substitute(self, task: Task, error: Exception, planned: PlannedClip | None) -> None:
+        """Give the task another clip after a failure, or raise the error."""
+        name = None if planned is None else planned.sample.video.name
+        self._failures.record(
+            error,
+            self._reader.sample_key(task.draw),
+            task.attempt,
+            self._reader.file_of(task.draw),
+            for_good=is_for_good(error, placed=planned is not None, file=name),
+        )
+        self._draw_again(task)
+
+    def _draw_again(self, task: Task) -> None:
+        task.attempt += 1
+        task.draw = self._order.substitute(task.draw.position, task.attempt)

@@ -1,0 +1,237 @@
+"""What is to be fetched, decoded and given, in the plan's order. Shared by all threads of a loader.
+
+Batches are admitted in order and their clips handed out in order. Decoders work on the next
+``prefetch`` batches only: those hold decoded frames. Fetchers may be further ahead, by one clip
+each, since fetched bytes are small and have a budget of their own; else one round trip could be
+hidden behind no more clips than two small batches hold.
+"""
+
+from __future__ import annotations
+
+import heapq
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from dstream.loader.pending import PendingBatch
+from dstream.loader.plan import Draw, Order, Step
+from dstream.loader.reader import PlannedClip
+
+
+@dataclass(slots=True)
+class Task:
+    """One clip to be made."""
+
+    turn: int
+    batch: PendingBatch
+    row: int
+    draw: Draw
+    ordinal: int
+    """Which batch of this run it belongs to."""
+    attempt: int = 0
+    """Clips of this position that failed."""
+
+
+@dataclass(order=True, slots=True)
+class Fetched:
+    """A clip whose bytes are here, waiting for a decoder. Ordered by turn."""
+
+    turn: int
+    task: Task = field(compare=False)
+    planned: PlannedClip = field(compare=False)
+    data: list[bytes] = field(compare=False)
+
+
+class Work:
+    """The queues between the stages. Every method may be called from any thread.
+
+    Args:
+        order: which clip is at which position.
+        steps: this rank's steps.
+        make_batch: a batch to be filled, for one step.
+        prefetch: batches that may be decoded ahead of the one in use.
+        fetch_limit: clips that may be fetched at the same time, and how many beyond the prefetched
+            batches may be here.
+    """
+
+    def __init__(
+        self,
+        order: Order,
+        steps: Iterator[Step],
+        make_batch: Callable[[Step], PendingBatch],
+        prefetch: int,
+        fetch_limit: int,
+    ) -> None:
+        self._order, self._steps, self._make_batch = order, steps, make_batch
+        self._prefetch = prefetch
+        self._fetch_limit = fetch_limit
+        self._fetching = 0
+        self.changed = threading.Condition()
+        """Guards everything here; notified at each change."""
+        self._tasks: deque[Task] = deque()
+        self._retaken: deque[Task] = deque()
+        self._pending: deque[PendingBatch] = deque()
+        self._fetched: list[Fetched] = []
+        self._ahead_clips = 0
+        self._turns = self._admitted = self._given = 0
+        self._exhausted = False
+        self._fault: BaseException | None = None
+        self.closed = False
+        self.awaited = 0
+        """Clips whose bytes came while a decoder was waiting for them."""
+        self._waiting_decoders = 0
+
+    def renew(self) -> None:
+        """In a forked child: nobody works here any more."""
+        self.changed = threading.Condition()
+        self.closed = True
+
+    def close(self) -> None:
+        """Let every thread come home. Safe to call again."""
+        with self.changed:
+            self.closed = True
+            self.changed.notify_all()
+
+    def clear(self) -> None:
+        """Let go of all batches and bytes."""
+        with self.changed:
+            for queue in (self._tasks, self._retaken, self._pending):
+                queue.clear()
+            self._fetched.clear()
+
+    def fail(self, error: BaseException) -> None:
+        """Hand what ended a thread to the consumer, who would wait for it for ever."""
+        with self.changed:
+            self._fault = self._fault or error
+            self.changed.notify_all()
+
+    # Fetchers
+
+    def next_task(self) -> Task | None:
+        """The next clip to fetch, once there is one and room for it; None at the end.
+
+        Call :meth:`done_fetching` afterwards, however it went.
+        """
+        with self.changed:
+            self.changed.wait_for(lambda: self._is_over() or self._may_fetch())
+            if self.closed or not (self._tasks or self._admit()):
+                self.changed.notify_all()
+                return None
+            self._fetching += 1
+            return self._tasks.popleft()
+
+    def done_fetching(self) -> None:
+        """Make room for another one."""
+        with self.changed:
+            self._fetching -= 1
+            self.changed.notify_all()
+
+    def set_fetch_limit(self, clips: int) -> None:
+        """From now on so many clips may be fetched at the same time."""
+        with self.changed:
+            self._fetch_limit = clips
+            self.changed.notify_all()
+
+    def _is_over(self) -> bool:
+        return self.closed or (self._exhausted and not self._tasks)
+
+    def _may_fetch(self) -> bool:
+        return self._fetching < self._fetch_limit and (
+            bool(self._tasks)
+            or len(self._pending) < self._prefetch
+            or self._ahead_clips < self._fetch_limit
+        )
+
+    def _admit(self) -> bool:
+        """Take the next step's clips into work; False at the end. Called under the lock."""
+        while not self._exhausted:
+            step = next(self._steps, None)
+            if step is None:
+                self._exhausted = True
+            elif step.stop > step.start:
+                batch = self._make_batch(step)
+                if len(self._pending) >= self._prefetch:
+                    self._ahead_clips += step.stop - step.start
+                self._pending.append(batch)
+                for row, position in enumerate(range(step.start, step.stop)):
+                    draw = self._order.draw(position)
+                    self._tasks.append(Task(self._turns, batch, row, draw, self._admitted))
+                    self._turns += 1
+                self._admitted += 1
+                return True
+        return False
+
+    def put(self, fetched: Fetched) -> None:
+        """A clip's bytes are here."""
+        with self.changed:
+            self.awaited += self._waiting_decoders > 0 and not self._may_decode()
+            heapq.heappush(self._fetched, fetched)
+            self.changed.notify_all()
+
+    # Decoders
+
+    def next_job(self) -> Fetched | Task | None:
+        """The first fetched clip whose batch may be decoded, or a clip to be made anew."""
+        with self.changed:
+            self._waiting_decoders += 1
+            try:
+                self.changed.wait_for(
+                    lambda: self.closed or bool(self._retaken) or self._may_decode()
+                )
+            finally:
+                self._waiting_decoders -= 1
+            if self.closed:
+                return None
+            return self._retaken.popleft() if self._retaken else heapq.heappop(self._fetched)
+
+    def _may_decode(self) -> bool:
+        return bool(self._fetched) and self._fetched[0].task.ordinal < self._given + self._prefetch
+
+    def retake(self, task: Task) -> None:
+        """Have a clip made from the beginning, before all others."""
+        with self.changed:
+            self._retaken.append(task)
+            self.changed.notify_all()
+
+    def settle(self, task: Task, error: BaseException | None) -> None:
+        """A clip is in its batch, or failed for good."""
+        with self.changed:
+            task.batch.settle(task.row, error)
+            self.changed.notify_all()
+
+    # The consumer
+
+    def count_ready(self) -> int:
+        """Batches that could be given now."""
+        with self.changed:
+            return sum(batch.is_settled for batch in self._pending)
+
+    def next_batch(self, look: Callable[[], float]) -> PendingBatch | None:
+        """The next batch in the plan's order once it is settled; None after the last.
+
+        Args:
+            look: called under the lock while waiting, to look after the decoders; returns after
+                how many seconds it wants to be called again.
+
+        Raises:
+            Whatever ended a thread.
+        """
+        with self.changed:
+            while not (self._fault is not None or self._head_is_settled()):
+                self.changed.wait(look())
+            if self._fault is not None:
+                raise self._fault
+            if self.closed or not self._pending:
+                return None
+            if len(self._pending) > self._prefetch:
+                self._ahead_clips -= len(self._pending[self._prefetch])
+            batch = self._pending.popleft()
+            self._given += 1
+            self.changed.notify_all()
+            return batch
+
+    def _head_is_settled(self) -> bool:
+        if self._pending:
+            return self.closed or self._pending[0].is_settled
+        return self._is_over()
