@@ -14,6 +14,7 @@ from dstream.errors import DstreamError
 from dstream_cli import (
     alias,
     bench,
+    cache,
     fetch,
     gc,
     ingest,
@@ -83,6 +84,7 @@ VERBS = (
     publish,
     fetch,
     bench,
+    cache,
     promote,
     alias,
     retire,

@@ -103,6 +103,11 @@ class ExtentCache:
         self._admission.close()
 
     @property
+    def is_off(self) -> bool:
+        """Nothing can be written any more."""
+        return not self._admission.is_on
+
+    @property
     def is_full(self) -> bool:
         """Whether the last extent that was refused found no room."""
         return self._admission.is_full

@@ -151,12 +151,12 @@ class ClipReader:
 
     def fetch(self, planned: PlannedClip) -> list[bytes]:
         """The bytes of the plan's extents, in their order."""
-        data = self._fetch(planned.sample.video, planned.plan.extents)
+        data = self.fetch_extents(planned.sample.video, planned.plan.extents)
         self.meter.add("clips.fetched", 1)
         self._count_bytes(planned.plan)
         return data
 
-    def _fetch(
+    def fetch_extents(
         self, video: FileLocation, extents: Sequence[Extent], *, fresh: bool = False
     ) -> list[bytes]:
         """Bytes of the extents, from the cache where it has them and ``fresh`` is not asked."""
@@ -218,14 +218,14 @@ class ClipReader:
             except NeedMoreData as need:
                 plan = need.plan
                 missing = [extent for extent in plan.extents if extent.gop not in held]
-                pieces = self._fetch(sample.video, missing)
+                pieces = self.fetch_extents(sample.video, missing)
                 held |= dict(zip((extent.gop for extent in missing), pieces, strict=True))
             except CorruptDataError:
                 if read_again or all(extent.checksum is None for extent in plan.extents):
                     raise
                 read_again = True
                 self.meter.event("refetch", "checksum")
-                pieces = self._fetch(sample.video, plan.extents, fresh=True)
+                pieces = self.fetch_extents(sample.video, plan.extents, fresh=True)
                 held |= dict(zip((extent.gop for extent in plan.extents), pieces, strict=True))
             else:
                 self.meter.add("clips.decoded", 1)

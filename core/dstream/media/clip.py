@@ -31,7 +31,7 @@ from dstream.media.frames import (
 
 __all__ = [
     "ClipPlan", "ClipRequest", "Extent", "NeedMoreData", "Packets",
-    "coalesce", "feed_range", "need_earlier", "plan_clip", "resolve_targets", "widen",
+    "coalesce", "feed_range", "gop_extent", "need_earlier", "plan_clip", "resolve_targets", "widen",
 ]  # fmt: skip
 
 MAX_BACKED_UP = 2
@@ -283,13 +283,14 @@ def _plan_gops(index: VideoIndex, request: ClipRequest, first: int, stop: int) -
         request,
         first,
         stop,
-        tuple(_extent(gops, gop) for gop in range(first, stop)),
+        tuple(gop_extent(gops, gop) for gop in range(first, stop)),
         target_pts=None,
         payload_bytes=-1 if (payload < 0).any() else int(payload.sum()),
     )
 
 
-def _extent(gops: GopTable, gop: int) -> Extent:
+def gop_extent(gops: GopTable, gop: int) -> Extent:
+    """The bytes of one GOP of a table."""
     checksum = None if gops.checksum is None else int(gops.checksum[gop])
     return Extent(gop, int(gops.offset_bytes[gop]), int(gops.size_bytes[gop]), checksum)
 
