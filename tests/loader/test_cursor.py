@@ -8,7 +8,8 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from dstream.loader.cursor import Cursor, Share
-from dstream.loader.plan import Last, Ranks, Step
+from dstream.loader.plan import Last, Order
+from dstream.loader.steps import Ranks, Step
 
 LASTS = st.sampled_from(["wrap", "drop", "short"])
 WORLDS = st.sampled_from([1, 2, 3, 4, 8])
@@ -27,11 +28,13 @@ class Run:
     def steps(self, cursor: Cursor) -> list[tuple[list[int], Cursor]]:
         """Positions of each global step in rank order, and the place behind it."""
         ranks = [Ranks(self.batch, r, self.world, self.last) for r in range(self.world)]
-        parts = [list(cursor.ahead(self.total, r, self.epochs)) for r in ranks]
+        parts = [
+            list(cursor.ahead(self.total, Order(self.total, 0), r, self.epochs)) for r in ranks
+        ]
         taken = []
         for step in zip(*parts, strict=True):
-            assert len({part.next_position for part in step}) == 1
-            positions = [p for part in step for p in range(part.start, part.stop)]
+            assert len({part.stop for part in step}) == 1
+            positions = [p for part in step for p in part.positions]
             taken.append((positions, cursor.after(step[0])))
         return taken
 
@@ -167,16 +170,16 @@ def test_workers_in_turn_make_the_steps_of_their_rank(
     """Each worker is stopped anywhere and restored: taken in turn, it is the rank's own order."""
     ranks = Ranks(batch, world - 1, world, last)
     assume(last != "drop" or total >= batch * world)
-    expected = list(Cursor().ahead(total, ranks, epochs))
+    expected = list(Cursor().ahead(total, Order(total, 0), ranks, epochs))
     made: list[list[Step]] = []
     for number in range(workers):
         share = Share(number, workers)
         cursor = Cursor(skip=number)
-        mine = list(cursor.ahead(total, ranks, epochs, share))
+        mine = list(cursor.ahead(total, Order(total, 0), ranks, epochs, share))
         cut = data.draw(st.integers(0, len(mine)))
         for step in mine[:cut]:
             cursor = cursor.after(step, share)
-        made.append(mine[:cut] + list(cursor.ahead(total, ranks, epochs, share)))
+        made.append(mine[:cut] + list(cursor.ahead(total, Order(total, 0), ranks, epochs, share)))
     in_turn = [
         steps[turn] for turn in range(max(map(len, made))) for steps in made if turn < len(steps)
     ]
@@ -186,6 +189,6 @@ def test_workers_in_turn_make_the_steps_of_their_rank(
 def test_a_finished_loop_gives_nothing_until_the_next() -> None:
     over = Cursor().at_loop_end(10, 1)
     assert over == Cursor(10, 0, finished=True)
-    assert list(over.ahead(10, Ranks(5), 1)) == []
+    assert list(over.ahead(10, Order(10, 0), Ranks(5), 1)) == []
     assert over.next_loop(10) == Cursor(10, 1)
     assert Cursor(4).next_loop(10) == Cursor(4)

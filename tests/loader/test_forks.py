@@ -60,10 +60,10 @@ def test_random_access_in_a_child_that_was_forked_while_a_loader_ran(tmp_path: P
 def test_what_ends_a_thread_reaches_the_consumer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken(self: Order, position: int) -> None:
-        raise RuntimeError(f"no draw at {position}")
+    def broken(self: Order, positions: list[int]) -> None:
+        raise RuntimeError(f"no draw at {positions[0]}")
 
-    monkeypatch.setattr(Order, "draw", broken)
+    monkeypatch.setattr(Order, "draw_many", broken)
     with opened(tmp_path).loader(batch_size=2) as loader:
         with pytest.raises(RuntimeError, match="no draw at 0"):
             next(loader)

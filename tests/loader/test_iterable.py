@@ -14,7 +14,8 @@ import pytest
 import dstream
 from dstream.errors import InvalidInputError
 from dstream.loader.cursor import Cursor
-from dstream.loader.plan import Ranks
+from dstream.loader.plan import Order
+from dstream.loader.steps import Ranks
 from dstream.store.opening import open_store
 from loader_data import batch_hash, fill, publish, videos
 
@@ -113,12 +114,12 @@ def test_epochs_are_set_and_seen_by_workers_that_live_on(repo: str, persistent: 
 def test_set_epochs_are_the_loops_of_a_loader(
     total: int, batch: int, world: int, last: Any
 ) -> None:
-    ranks = Ranks(batch, 0, world, last)
+    order, ranks = Order(total, 0), Ranks(batch, 0, world, last)
     cursor = Cursor()
     for epoch in range(6):
         at = Cursor.at_epoch(epoch, total, ranks)
-        assert list(at.ahead(total, ranks, 1)) == list(cursor.ahead(total, ranks, 1))
-        for step in cursor.ahead(total, ranks, 1):
+        assert list(at.ahead(total, order, ranks, 1)) == list(cursor.ahead(total, order, ranks, 1))
+        for step in cursor.ahead(total, order, ranks, 1):
             cursor = cursor.after(step)
         cursor = cursor.at_loop_end(total, 1).next_loop(total)
 

@@ -5,7 +5,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dstream.loader.order import Permutation, fraction, hash64
+from dstream.loader.order import (
+    Permutation,
+    fraction,
+    fraction_many,
+    hash64,
+    hash_many,
+    permute_each,
+)
 
 KEYS = st.integers(0, 2**64 - 1)
 
@@ -71,3 +78,23 @@ def test_fractions_are_uniform() -> None:
     counts, _ = np.histogram(drawn, bins=10, range=(0, 1))
     assert counts.min() > 850
     assert counts.max() < 1150
+
+
+@given(st.lists(st.tuples(st.integers(1, 2**40), KEYS), min_size=1, max_size=20), st.data())
+def test_many_permutations_at_once(sized: list[tuple[int, int]], data: st.DataObject) -> None:
+    indices = [data.draw(st.integers(0, size - 1)) for size, _ in sized]
+    sizes = np.array([size for size, _ in sized])
+    keys = np.array([key for _, key in sized], dtype=np.uint64)
+    images = permute_each(np.array(indices), sizes, keys)
+    expected = [
+        Permutation(size, key)(index) for index, (size, key) in zip(indices, sized, strict=True)
+    ]
+    assert images.tolist() == expected
+    assert permute_each(images, sizes, keys, inverse=True).tolist() == indices
+
+
+@given(st.lists(st.integers(0, 2**63 - 1), min_size=1, max_size=5), st.integers(0, 2**80))
+def test_many_hashes_equal_single_ones(words: list[int], first: int) -> None:
+    array = np.array(words)
+    assert hash_many(first, array).tolist() == [hash64(first, word) for word in words]
+    assert fraction_many(first, array).tolist() == [fraction(first, word) for word in words]

@@ -1,4 +1,4 @@
-"""The plan: slots, starts, the order of clips, and how ranks share it."""
+"""The plan: slots, starts, and the order of clips."""
 
 import itertools
 
@@ -9,15 +9,11 @@ from hypothesis import strategies as st
 
 from dstream.errors import InvalidInputError
 from dstream.loader.plan import (
-    Last,
     Order,
-    Ranks,
     SlotTable,
     Window,
-    count_steps,
     slot_counts,
     start_in_sample,
-    steps,
 )
 
 DURATIONS = st.floats(0.001, 1e5)
@@ -108,62 +104,6 @@ def test_substitutes_are_deterministic_and_others() -> None:
     assert order.substitute(2017, 1).epoch == 2
 
 
-def global_order(
-    total: int, batch: int, world: int, last: Last, epochs: int
-) -> list[tuple[int, ...]]:
-    """Positions of each global step, ranks joined."""
-    per_rank = [
-        list(steps(0, epochs * total, total, Ranks(batch, rank, world, last)))
-        for rank in range(world)
-    ]
-    assert len({len(rank_steps) for rank_steps in per_rank}) == 1
-    return [
-        tuple(itertools.chain.from_iterable(range(part.start, part.stop) for part in parts))
-        for parts in zip(*per_rank, strict=True)
-    ]
-
-
-@given(st.integers(1, 200), st.integers(1, 8), st.sampled_from(["wrap", "drop", "short"]))
-def test_all_world_sizes_give_one_global_order(total: int, batch: int, last: Last) -> None:
-    """The same global batch size, dealt to 1, 2, 3 or 8 ranks, is the same sequence of steps."""
-    step = batch * 24
-    assume(last != "drop" or total >= step)
-    orders = [global_order(total, step // world, world, last, 3) for world in (1, 2, 3, 8)]
-    assert all(order == orders[0] for order in orders)
-    positions = [p for positions in orders[0] for p in positions]
-    if last == "wrap":
-        assert positions == list(range(len(positions)))
-        assert 3 * total <= len(positions) < 3 * total + step
-    elif last == "short":
-        assert positions == list(range(3 * total))
-    else:
-        assert positions == [p for p in range(3 * total) if p % total < total // step * step]
-
-
-@given(
-    st.integers(1, 300),
-    st.integers(1, 9),
-    st.integers(1, 4),
-    st.sampled_from(["wrap", "drop", "short"]),
-    st.integers(0, 500),
-)
-def test_steps_are_counted_without_walking(
-    total: int, batch: int, world: int, last: Last, position: int
-) -> None:
-    ranks = Ranks(batch, 0, world, last)
-    assume(last != "drop" or total >= batch * world)
-    stop = (position // total + 2) * total
-    assert count_steps(position, stop, total, ranks) == len(
-        list(steps(position, stop, total, ranks))
-    )
-
-
-def test_an_endless_sequence_goes_on() -> None:
-    endless = steps(0, None, 7, Ranks(3))
-    taken = list(itertools.islice(endless, 100))
-    assert taken[-1].start == 297
-
-
 @pytest.mark.parametrize(
     ("frames", "stride", "fps"),
     [(0, 1, None), (4, None, None), (4, 1, 2.0), (4, 0, None), (4, None, 0.0)],
@@ -173,15 +113,9 @@ def test_bad_windows(frames: int, stride: int | None, fps: float | None) -> None
         Window(frames, stride, fps)
 
 
-def test_bad_ranks_and_orders() -> None:
-    with pytest.raises(InvalidInputError, match="rank"):
-        Ranks(1, rank=2, world_size=2)
-    with pytest.raises(InvalidInputError, match="batch_size"):
-        Ranks(0)
+def test_bad_orders() -> None:
     with pytest.raises(InvalidInputError, match="no clip"):
         Order(0, 0)
-    with pytest.raises(InvalidInputError, match="last='drop'"):
-        list(steps(0, 5, 5, Ranks(6, last="drop")))
 
 
 def test_shuffle_is_also_a_truth_value() -> None:

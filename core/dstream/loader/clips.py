@@ -6,7 +6,7 @@ import operator
 import os
 import threading
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from dstream.cache.cache import ExtentCache
 from dstream.clock import Clock, SystemClock
@@ -15,8 +15,8 @@ from dstream.loader.failures import OnError
 from dstream.loader.groups import group_place
 from dstream.loader.loader import Loader
 from dstream.loader.pins import FrozenView
-from dstream.loader.plan import Draw, Last, Order, Ranks, Shuffle, shuffle_of
-from dstream.loader.ranks import place_of
+from dstream.loader.plan import Draw, Last, Order, Shuffle, shuffle_of
+from dstream.loader.ranks import node_count, place_of
 from dstream.loader.reader import ClipReader, ReadClip
 from dstream.loader.settings import (
     ArrayKind,
@@ -27,6 +27,7 @@ from dstream.loader.settings import (
     default_workers,
 )
 from dstream.loader.source import SampleSource
+from dstream.loader.steps import Ranks
 from dstream.measure import Meter, Snapshot
 from dstream.media.decode import ClipDecoder
 from dstream.recipe import Recipe
@@ -185,9 +186,14 @@ class Clips:
         *,
         rank: int | None = None,
         world_size: int | None = None,
+        replicas: int = 1,
         epochs: int | None = 1,
+        clips_per_epoch: int | None = None,
         last: Last = "wrap",
-        shuffle: Shuffle | bool = "global",
+        shuffle: Shuffle | Literal["auto"] | bool = "auto",
+        partitions: int | None = None,
+        window_clips: int | None = None,
+        clips_per_gop: int = 1,
         workers: int | None = None,
         fetchers: Fetchers = "auto",
         prefetch: int = 2,
@@ -207,10 +213,16 @@ class Clips:
             rank: which of the ranks this is. With ``world_size`` left out too, it is found:
                 from torch.distributed, torchrun, MPI or Slurm; else there is one.
             world_size: how many ranks share each step.
+            replicas: so many consecutive ranks get the same clips (one model-parallel group).
             epochs: how many epochs a loop lasts; None for ever.
+            clips_per_epoch: an epoch ends after so many clips; the next goes on in the order.
             last: what a step does at the end of an epoch: ``wrap`` takes from the next one,
                 ``drop`` leaves the rest out, ``short`` makes it smaller.
-            shuffle: ``global`` (or True), or None (or False) for the order of the tables.
+            shuffle: ``global``, ``affine``, ``auto`` (or True): which of them suits; None (or
+                False): in the order of the tables.
+            partitions: a power of two: how many parts an affine order has, or one with groups.
+            window_clips: clips of a partition that change places among themselves.
+            clips_per_gop: so many consecutive slots of a sample go to one rank within a window.
             workers: decoding threads; one for each CPU by default.
             fetchers: fetching threads; ``auto`` finds how many it takes.
             prefetch: batches decoded ahead of the one in use.
@@ -227,13 +239,22 @@ class Clips:
         Raises:
             InvalidInputError: there is no clip, sizes differ, or an argument is impossible.
         """
+        place = place_of(rank, world_size, os.environ, group_place())
         settings = LoaderSettings(
             workers=default_workers() if workers is None else workers,
             fetchers=fetchers,
             prefetch=prefetch,
             inflight_bytes=inflight_bytes,
             merge_gap_bytes=merge_gap_bytes,
-            shuffle=shuffle_of(shuffle),
+            shuffle=shuffle_of(
+                shuffle,
+                has_cache=self.cache is not None,
+                nodes=node_count(os.environ, place.world_size),
+            ),
+            partitions=partitions,
+            window_clips=window_clips,
+            clips_per_gop=clips_per_gop,
+            clips_per_epoch=clips_per_epoch,
             on_error=on_error,
             max_failures=max_failures,
             decode_timeout_s=decode_timeout_s,
@@ -249,8 +270,7 @@ class Clips:
             settings.merge_gap_bytes,
             self.cache,
         )
-        place = place_of(rank, world_size, os.environ, group_place())
-        ranks = Ranks(batch_size, place.rank, place.world_size, last)
+        ranks = Ranks(batch_size, place.rank, place.world_size, last, replicas)
         return Loader(
             reader,
             ranks,

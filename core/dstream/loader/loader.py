@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 import weakref
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from types import TracebackType
 from typing import Any, Literal, overload
 
@@ -16,10 +16,11 @@ from dstream.loader.concurrency import Tuner
 from dstream.loader.cursor import ALL_STEPS, Cursor, Share
 from dstream.loader.failures import Failure, FailureLog
 from dstream.loader.groups import gathered
+from dstream.loader.partitions import partition_settings
 from dstream.loader.pictures import check_all_same
 from dstream.loader.pins import FrozenView, PinKeeper
 from dstream.loader.pipeline import Pipeline
-from dstream.loader.plan import Order, Ranks, count_steps
+from dstream.loader.plan import Order
 from dstream.loader.reader import ClipReader
 from dstream.loader.report import (
     LoaderReport,
@@ -30,6 +31,7 @@ from dstream.loader.report import (
 )
 from dstream.loader.settings import LoaderSettings
 from dstream.loader.state import Identity, LoaderState, RankFacts, check_agreement
+from dstream.loader.steps import Ranks, Step, count_steps
 from dstream.measure import Snapshot
 
 _NO_DATASET = (
@@ -79,6 +81,7 @@ class Loader:
         self.ranks = ranks
         """Which part of each step is made here."""
         self._order = _order(reader, settings)
+        self._epoch_size = settings.clips_per_epoch or self._order.total
         if ranks.batch_size > 1:
             counts = reader.source.slot_counts(reader.settings.window)
             check_all_same(reader.source.known_tracks(counts), reader.settings.pixels)
@@ -90,12 +93,12 @@ class Loader:
         self._arrays = ArrayMaker(settings.array, settings.device)
         # One batch more than are in the making: the one that the consumer works on.
         self._pool = BufferPool(settings.prefetch + 2, self._arrays.allocate)
-        self._identity = Identity.of(reader.source, reader.settings, self._order)
+        self._identity = Identity.of(reader.source, reader.settings, self._order, self._epoch_size)
         self._view = view
         self._keeper: PinKeeper | None = None
         self._share = ALL_STEPS
         self._cursor = Cursor()
-        next(self._cursor.ahead(self._order.total, ranks, epochs), None)
+        next(self._ahead(), None)
         self._start = self._meter.snapshot()
         self._opened = opened or self._start
         self._began_s: float | None = None
@@ -122,10 +125,10 @@ class Loader:
         """
         if self._epochs is None:
             raise TypeError("a loader with epochs=None has no length")
-        return count_steps(0, self._epochs * self._order.total, self._order.total, self.ranks)
+        return count_steps(0, self._epochs * self._epoch_size, self._epoch_size, self.ranks)
 
     def __iter__(self) -> Loader:
-        self._cursor = self._cursor.next_loop(self._order.total, self._share)
+        self._cursor = self._cursor.next_loop(self._epoch_size, self._share)
         return self
 
     def __next__(self) -> Batch:
@@ -138,7 +141,7 @@ class Loader:
             self.close()
             raise
         if got is None:
-            self._cursor = self._cursor.at_loop_end(self._order.total, self._epochs)
+            self._cursor = self._cursor.at_loop_end(self._epoch_size, self._epochs)
             self.close()
             raise StopIteration
         batch, step = got
@@ -168,7 +171,7 @@ class Loader:
         """
         self.close()
         self._share = share
-        self._cursor = Cursor.at_epoch(epoch, self._order.total, self.ranks, share)
+        self._cursor = Cursor.at_epoch(epoch, self._epoch_size, self.ranks, share)
 
     def batches_left(self) -> int:
         """Global steps from here to the end of the loop.
@@ -176,11 +179,10 @@ class Loader:
         Raises:
             TypeError: ``epochs=None`` never ends.
         """
-        total = self._order.total
-        end = self._cursor.loop_end(total, self._epochs)
+        end = self._cursor.loop_end(self._epoch_size, self._epochs)
         if end is None:
             raise TypeError("a loader with epochs=None has no length")
-        return max(0, count_steps(self._cursor.position, end, total, self.ranks))
+        return max(0, count_steps(self._cursor.position, end, self._epoch_size, self.ranks))
 
     def state_dict(self) -> dict[str, object]:
         """Where this loader stands: a small JSON document, the same on every rank.
@@ -276,6 +278,11 @@ class Loader:
     ) -> None:
         self.close()
 
+    def _ahead(self) -> Iterator[Step]:
+        return self._cursor.ahead(
+            self._epoch_size, self._order, self.ranks, self._epochs, self._share
+        )
+
     def _running(self) -> Pipeline:
         if self._pipeline is not None and self._pipeline.is_orphan:
             self.close()
@@ -283,7 +290,7 @@ class Loader:
             self._pipeline = Pipeline(
                 self._reader,
                 self._order,
-                self._cursor.ahead(self._order.total, self.ranks, self._epochs, self._share),
+                self._ahead(),
                 self._settings,
                 self._tuner,
                 self._failures,
@@ -319,4 +326,11 @@ def _order(reader: ClipReader, settings: LoaderSettings) -> Order:
             f"clip of {window.frames} frames with {wanted}",
             samples=len(reader.source),
         )
-    return Order(slots.total, reader.settings.seed, reader.settings.sampling, settings.shuffle)
+    together = partition_settings(
+        is_affine=settings.shuffle == "affine",
+        partitions=settings.partitions,
+        window_clips=settings.window_clips,
+        clips_per_gop=settings.clips_per_gop,
+    )
+    clip = reader.settings
+    return Order.of(slots, clip.seed, clip.sampling, settings.shuffle, together)

@@ -6,6 +6,7 @@ numbers. The scalar and the array forms agree exactly.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import isqrt
 
 import numpy as np
@@ -36,8 +37,17 @@ def hash64(*words: int) -> int:
     return state
 
 
-def _hash_step(state: int, words: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    mixed = (np.uint64(state) ^ words) + np.uint64(_GOLDEN)
+def hash_many(*words: int | NDArray[np.int64] | NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """:func:`hash64` of each of many: uint64 [N]; whole numbers are the same for all."""
+    state = np.zeros(1, dtype=np.uint64)
+    for word in words:
+        number = np.uint64(word & _MASK) if isinstance(word, int) else word.astype(np.uint64)
+        state = _hash_step(state, number)
+    return state
+
+
+def _hash_step(state: _Words, words: _Words) -> NDArray[np.uint64]:
+    mixed = np.atleast_1d(state ^ words) + np.uint64(_GOLDEN)
     mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(_MIX_1)
     mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(_MIX_2)
     return mixed ^ (mixed >> np.uint64(31))
@@ -50,6 +60,11 @@ def fraction(*words: int) -> float:
     True
     """
     return (hash64(*words) >> 11) * 2.0**-53
+
+
+def fraction_many(*words: int | NDArray[np.int64] | NDArray[np.uint64]) -> NDArray[np.float64]:
+    """:func:`fraction` of each of many: float64 [N]."""
+    return (hash_many(*words) >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
 class Permutation:
@@ -90,25 +105,74 @@ class Permutation:
 
     def many(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
         """Where each of ``indices`` (int64 [N]) goes."""
-        result = self._once_many(np.atleast_1d(indices))
-        outside = np.flatnonzero(result >= self.size)
+        keys: list[_Words] = [np.uint64(key) for key in self._keys]
+        left, right = np.uint64(self._left), np.uint64(self._right)
+        result = _forward(np.atleast_1d(indices).astype(np.uint64), left, right, keys)
+        outside = np.flatnonzero(result >= np.uint64(self.size))
         while len(outside):
-            result[outside] = self._once_many(result[outside])
-            outside = outside[result[outside] >= self.size]
-        return result
+            result[outside] = _forward(result[outside], left, right, keys)
+            outside = outside[result[outside] >= np.uint64(self.size)]
+        return result.astype(np.int64)
 
-    def _once_many(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
-        right, left = np.divmod(indices.astype(np.uint64), np.uint64(self._left))
-        for round_number, key in enumerate(self._keys):
-            if round_number % 2:
-                right = (right + _hash_step(key, left) % np.uint64(self._right)) % np.uint64(
-                    self._right
-                )
-            else:
-                left = (left + _hash_step(key, right) % np.uint64(self._left)) % np.uint64(
-                    self._left
-                )
-        return (right * np.uint64(self._left) + left).astype(np.int64)
+
+def permute_each(
+    indices: NDArray[np.int64],
+    sizes: NDArray[np.int64],
+    keys: NDArray[np.uint64],
+    *,
+    inverse: bool = False,
+) -> NDArray[np.int64]:
+    """Where each index goes in a permutation of its own.
+
+    Args:
+        indices: int64 [N], each in ``range(size)`` of its own size.
+        sizes: int64 [N], 1 to 2**52.
+        keys: uint64 [N]. ``Permutation(size, key)`` is the same permutation.
+        inverse: where each index comes from instead.
+
+    Returns:
+        int64 [N].
+    """
+    once = _backward if inverse else _forward
+    # Exact below 2**52: the root of a float64 is rounded correctly.
+    left = np.sqrt(sizes - 1).astype(np.uint64) + np.uint64(1)
+    size = sizes.astype(np.uint64)
+    right = (size + left - np.uint64(1)) // left
+    rounds: list[_Words] = [hash_many(keys, number) for number in range(_ROUNDS)]
+    result = once(indices.astype(np.uint64), left, right, rounds)
+    outside = np.flatnonzero(result >= size)
+    while len(outside):
+        kept: list[_Words] = [np.broadcast_to(key, size.shape)[outside] for key in rounds]
+        result[outside] = once(result[outside], left[outside], right[outside], kept)
+        outside = outside[result[outside] >= size[outside]]
+    return result.astype(np.int64)
+
+
+_Words = np.uint64 | NDArray[np.uint64]
+
+
+def _forward(
+    cells: NDArray[np.uint64], left_size: _Words, right_size: _Words, keys: Sequence[_Words]
+) -> NDArray[np.uint64]:
+    right, left = np.divmod(cells, left_size)
+    for number, key in enumerate(keys):
+        if number % 2:
+            right = (right + _hash_step(key, left) % right_size) % right_size
+        else:
+            left = (left + _hash_step(key, right) % left_size) % left_size
+    return right * left_size + left
+
+
+def _backward(
+    cells: NDArray[np.uint64], left_size: _Words, right_size: _Words, keys: Sequence[_Words]
+) -> NDArray[np.uint64]:
+    right, left = np.divmod(cells, left_size)
+    for number in reversed(range(len(keys))):
+        if number % 2:
+            right = (right + right_size - _hash_step(keys[number], left) % right_size) % right_size
+        else:
+            left = (left + left_size - _hash_step(keys[number], right) % left_size) % left_size
+    return right * left_size + left
 
 
 def _keyed(state: int, word: int) -> int:

@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 from dstream.loader.batch import ArrayMaker, Batch, make_batch
 from dstream.loader.buffers import BufferPool
 from dstream.loader.pictures import Picture, check_same, picture_of
-from dstream.loader.plan import Step
 from dstream.loader.reader import ReadClip
 from dstream.loader.settings import ClipSettings
 from dstream.loader.source import Sample
+from dstream.loader.steps import Step
 
 
 class PendingBatch:
@@ -33,7 +33,7 @@ class PendingBatch:
         # What each row expects; a row whose clip failed may get one of another size.
         self._pictures: dict[int, tuple[Picture, str]] = {}
         self._video: NDArray[np.generic] | None = None
-        self._clips: list[ReadClip | None] = [None] * (step.stop - step.start)
+        self._clips: list[ReadClip | None] = [None] * len(step.positions)
         self._errors: dict[int, BaseException] = {}
         self._left = len(self._clips)
 

@@ -21,9 +21,10 @@ from dstream.loader.decode_stage import DecodeStage
 from dstream.loader.failures import FailureLog
 from dstream.loader.fetch_stage import FetchStage
 from dstream.loader.pending import PendingBatch
-from dstream.loader.plan import Order, Step
+from dstream.loader.plan import Order
 from dstream.loader.reader import ClipReader
 from dstream.loader.settings import LoaderSettings
+from dstream.loader.steps import Step
 from dstream.loader.work import Work
 from dstream.store.patience import Outage, patient
 

@@ -2,16 +2,15 @@
 
 Words: a *slot* is one place for a clip, numbered over all samples. A *position* is one integer
 in the endless sequence of epochs: epoch ``position // total``, and within it the
-``position % total``-th slot of that epoch's order. Ranks share one sequence: a global step takes
-the next ``world_size * batch_size`` positions, and rank r the r-th part of them.
+``position % total``-th slot of that epoch's order. ``steps.py`` says who takes which positions.
 """
 
 from __future__ import annotations
 
 import hashlib
 import operator
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Literal
 
@@ -19,28 +18,35 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dstream.errors import InvalidInputError
-from dstream.loader.order import Permutation, fraction, hash64
+from dstream.loader.order import Permutation, fraction, fraction_many, hash64
+from dstream.loader.partitions import Partitions, PartitionSettings
 
 Sampling = Literal["uniform", "grid", "keyframe"]
 Last = Literal["wrap", "drop", "short"]
-Shuffle = Literal["global"] | None
+Shuffle = Literal["global", "affine"] | None
 
 
-def shuffle_of(value: object) -> Shuffle:
-    """``"global"`` or None as the user may write them: True and False do as well.
+def shuffle_of(value: object, *, has_cache: bool = False, nodes: int = 1) -> Shuffle:
+    """The order that a user asks for: True and ``"auto"`` choose, False is None.
+
+    ``affine`` pays where several nodes have a cache each; anywhere else ``global`` mixes better
+    and costs the same.
 
     Raises:
         InvalidInputError: it is something else.
 
-    >>> shuffle_of(True), shuffle_of(False), shuffle_of("global")
-    ('global', None, 'global')
+    >>> shuffle_of("auto"), shuffle_of(False), shuffle_of(True, has_cache=True, nodes=2)
+    ('global', None, 'affine')
     """
-    if value is True or value == "global":
-        return "global"
+    if value is True or value == "auto":
+        return "affine" if has_cache and nodes > 1 else "global"
+    if value == "global" or value == "affine":
+        return "global" if value == "global" else "affine"
     if value is None or value is False:
         return None
     raise InvalidInputError(
-        f"shuffle must be 'global' (or True), or None (or False), got {value!r:.80}"
+        f"shuffle must be 'global', 'affine', 'auto' (or True), or None (or False), "
+        f"got {value!r:.80}"
     )
 
 
@@ -127,26 +133,27 @@ class SlotTable:
     """All slots of all samples, in sample order."""
 
     def __init__(self, counts: NDArray[np.int64]) -> None:
-        self._first = np.zeros(len(counts) + 1, dtype=np.int64)
-        np.cumsum(counts, out=self._first[1:])
+        self.first: NDArray[np.int64] = np.zeros(len(counts) + 1, dtype=np.int64)
+        """int64 [N + 1]: the first slot of each sample, and the number of slots."""
+        np.cumsum(counts, out=self.first[1:])
 
     @property
     def total(self) -> int:
         """Number of slots."""
-        return int(self._first[-1])
+        return int(self.first[-1])
 
     @property
     def too_short(self) -> int:
         """Samples that have no slot."""
-        return int(np.count_nonzero(np.diff(self._first) == 0))
+        return int(np.count_nonzero(np.diff(self.first) == 0))
 
     def locate(self, slot: int) -> tuple[int, int, int]:
         """(sample, which of its slots, how many it has) of one slot."""
         if not 0 <= slot < self.total:
             raise IndexError(f"slot {slot} is outside range({self.total})")
-        sample = int(np.searchsorted(self._first, slot, side="right")) - 1
-        first = int(self._first[sample])
-        return sample, slot - first, int(self._first[sample + 1]) - first
+        sample = int(np.searchsorted(self.first, slot, side="right")) - 1
+        first = int(self.first[sample])
+        return sample, slot - first, int(self.first[sample + 1]) - first
 
 
 def start_in_sample(
@@ -172,6 +179,26 @@ class Draw:
     slot: int
     drawn: float
     """Part of the slot's window before the start, in [0, 1)."""
+    group: int = -1
+    """First slot of the slots that are to be decoded together in this epoch; -1: none is."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Draws:
+    """Many clips to be delivered, each array [N]."""
+
+    positions: NDArray[np.int64]
+    epochs: NDArray[np.int64]
+    slots: NDArray[np.int64]
+    drawn: NDArray[np.float64]
+    groups: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.positions)
+
+    def __iter__(self) -> Iterator[Draw]:
+        columns = (self.positions, self.epochs, self.slots, self.drawn, self.groups)
+        return map(Draw, *(column.tolist() for column in columns))
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +209,8 @@ class Order:
     seed: int
     sampling: Sampling = "uniform"
     shuffle: Shuffle = "global"
+    partitions: Partitions | None = field(default=None, compare=False, repr=False)
+    """What keeps clips together, where something does."""
 
     def __post_init__(self) -> None:
         if self.total < 1:
@@ -192,6 +221,20 @@ class Order:
             )
         object.__setattr__(self, "shuffle", shuffle_of(self.shuffle))
 
+    @classmethod
+    def of(
+        cls,
+        slots: SlotTable,
+        seed: int,
+        sampling: Sampling,
+        shuffle: Shuffle,
+        settings: PartitionSettings | None,
+    ) -> Order:
+        """The order of a table's slots; ``settings`` say what it keeps together."""
+        if settings is None or slots.total == 0:
+            return cls(slots.total, seed, sampling, shuffle)
+        return cls(slots.total, seed, sampling, shuffle, Partitions(slots.first, seed, settings))
+
     @property
     def fingerprint(self) -> str:
         """SHA-256 of everything that decides which clip is at which position.
@@ -199,20 +242,67 @@ class Order:
         Ranks, and the parts of a run that was resumed, agree on the order if and only if these
         are equal. What the slots are is the source's fingerprint and the clip's window.
         """
-        facts = (_ORDER_VERSION, self.total, self.seed, self.sampling, self.shuffle)
+        facts: tuple[object, ...] = (
+            _ORDER_VERSION, self.total, self.seed, self.sampling, self.shuffle,
+        )  # fmt: skip
+        if self.partitions is not None:
+            facts = (*facts, self.partitions.fingerprint)
         return hashlib.sha256(repr(facts).encode()).hexdigest()
 
     def draw(self, position: int) -> Draw:
         """The clip at one position of the endless sequence."""
+        if self.partitions is not None:
+            return next(iter(self.draw_many([position])))
         epoch, within = divmod(position, self.total)
         if self.shuffle is not None:
             within = _epoch_order(self.total, self.seed, epoch)(within)
         return self.draw_slot(position, epoch, within)
 
+    def draw_many(self, positions: Sequence[int] | NDArray[np.int64]) -> Draws:
+        """:meth:`draw` of many positions, much cheaper for each."""
+        wanted = np.asarray(positions, dtype=np.int64)
+        epochs, slots = np.divmod(wanted, self.total)
+        groups = np.full_like(wanted, -1)
+        if self.partitions is not None:
+            slots, groups = self.partitions.slots(wanted)
+        elif self.shuffle is not None:
+            for epoch in np.unique(epochs).tolist():
+                chosen = epochs == epoch
+                order = _epoch_order(self.total, self.seed, epoch)
+                slots[chosen] = order.many(slots[chosen])
+        drawn = (
+            np.zeros(len(wanted))
+            if self.sampling == "grid"
+            else fraction_many(_START, self.seed, epochs, slots)
+        )
+        return Draws(wanted, epochs, slots, drawn, groups)
+
     def draw_slot(self, position: int, epoch: int, slot: int) -> Draw:
         """The clip of a given slot in a given epoch."""
         drawn = 0.0 if self.sampling == "grid" else fraction(_START, self.seed, epoch, slot)
         return Draw(position, epoch, slot, drawn)
+
+    def group(self, position: int) -> list[Draw]:
+        """All clips of a position's group in the order of their positions, its own among them.
+
+        The last one's position is where the group is due for the last time. With a world of
+        ``2**k`` ranks, at most as many as there are partitions, all are one rank's, save those
+        of the step where an epoch ends with ``last="short"``. A clip without group is alone.
+        """
+        if self.partitions is None:
+            return [self.draw(position)]
+        return list(self.draw_many(self.partitions.group(position)))
+
+    def deal(self, start: int, stop: int, low: int, high: int) -> Sequence[int]:
+        """The ``low``-th to ``high``-th of the positions ``[start, stop)`` of a step.
+
+        They are counted partition by partition where there are some, so that a rank, and the ranks
+        of a node, take the same ones in every step.
+        """
+        if self.partitions is None:
+            return range(start + low, start + high)
+        dealt: list[int] = self.partitions.lanes.deal(start, stop, low, high).tolist()
+        return dealt
 
     def substitute(self, position: int, attempt: int) -> Draw:
         """What replaces the clip at ``position`` when it failed ``attempt`` times (from 1)."""
@@ -223,94 +313,3 @@ class Order:
 @lru_cache(maxsize=8)
 def _epoch_order(total: int, seed: int, epoch: int) -> Permutation:
     return Permutation(total, hash64(_ORDER, seed, epoch))
-
-
-@dataclass(frozen=True, slots=True)
-class Ranks:
-    """How a global step is dealt out."""
-
-    batch_size: int
-    rank: int = 0
-    world_size: int = 1
-    last: Last = "wrap"
-
-    def __post_init__(self) -> None:
-        for name in ("batch_size", "rank", "world_size"):
-            object.__setattr__(self, name, whole(name, getattr(self, name)))
-        if self.batch_size < 1:
-            raise InvalidInputError(f"batch_size must be at least 1, got {self.batch_size}")
-        if not 0 <= self.rank < self.world_size:
-            raise InvalidInputError(
-                f"rank must be in range({self.world_size}), got {self.rank}",
-                rank=self.rank,
-                world_size=self.world_size,
-            )
-        if self.last not in ("wrap", "drop", "short"):
-            raise InvalidInputError(f"last must be 'wrap', 'drop' or 'short', got {self.last!r}")
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """One global step: the positions ``[start, stop)`` are this rank's."""
-
-    start: int
-    stop: int
-    next_position: int
-    """Where the following global step begins, equal on all ranks."""
-
-
-def step_at(position: int, total: int, ranks: Ranks) -> Step | None:
-    """The global step that begins at ``position``, or None where ``last="drop"`` skips to the end.
-
-    With ``last="wrap"`` a step may take from the next epoch. With ``"short"`` the last step of
-    an epoch is split evenly over the ranks, and a rank's part may be empty.
-    """
-    step_size = ranks.world_size * ranks.batch_size
-    left = total - position % total
-    if ranks.last == "wrap" or left >= step_size:
-        start = position + ranks.rank * ranks.batch_size
-        return Step(start, start + ranks.batch_size, position + step_size)
-    if ranks.last == "drop":
-        return None
-    start = position + left * ranks.rank // ranks.world_size
-    stop = position + left * (ranks.rank + 1) // ranks.world_size
-    return Step(start, stop, position + left)
-
-
-def steps(position: int, stop_position: int | None, total: int, ranks: Ranks) -> Iterator[Step]:
-    """The global steps from ``position`` until ``stop_position`` is reached; endless for None.
-
-    Raises:
-        InvalidInputError: ``last="drop"`` and no step fits in an epoch.
-    """
-    if ranks.last == "drop" and total < ranks.world_size * ranks.batch_size:
-        raise InvalidInputError(
-            f"an epoch has {total} clips, less than one step of {ranks.world_size} x "
-            f"{ranks.batch_size}: last='drop' would drop all of it; use a smaller batch_size, "
-            f"or last='wrap'",
-            total=total,
-        )
-    while stop_position is None or position < stop_position:
-        step = step_at(position, total, ranks)
-        if step is None:
-            position += total - position % total
-            continue
-        yield step
-        position = step.next_position
-
-
-def count_steps(position: int, stop_position: int, total: int, ranks: Ranks) -> int:
-    """How many global steps :func:`steps` yields, without walking them.
-
-    ``stop_position`` is the end of an epoch.
-    """
-    step_size = ranks.world_size * ranks.batch_size
-    if ranks.last == "wrap":
-        return -(-(stop_position - position) // step_size)
-    count = 0
-    while position < stop_position:
-        left = total - position % total
-        whole, rest = divmod(left, step_size)
-        count += whole + (1 if rest and ranks.last == "short" else 0)
-        position += left
-    return count

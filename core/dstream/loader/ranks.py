@@ -81,6 +81,24 @@ def place_of(
     return mpi or slurm or ALONE
 
 
+# Names of the number of ranks on this node: torchrun, Open MPI's mpirun(1), MPICH's Hydra.
+_LOCAL_SIZES = ("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
+
+
+def node_count(environment: Mapping[str, str], world_size: int) -> int:
+    """On how many nodes the ranks run, as far as their launcher tells; else 1.
+
+    >>> node_count({"LOCAL_WORLD_SIZE": "8"}, 32), node_count({}, 32)
+    (4, 1)
+    """
+    for name in _LOCAL_SIZES:
+        text = environment.get(name, "")
+        if text.isascii() and text.isdecimal() and int(text):
+            return -(-world_size // int(text))
+    text = environment.get("SLURM_STEP_NUM_NODES", "")
+    return min(int(text) or 1, world_size) if text.isascii() and text.isdecimal() else 1
+
+
 def _agreeing(found: Place, other: Place | None) -> Place:
     if other is not None and not found.agrees(other):
         raise InvalidInputError(

@@ -59,6 +59,14 @@ class LoaderSettings:
     merge_gap_bytes: int = 64 * KIB
     """Ranges of one file at most this far apart are one request; the gap is wasted."""
     shuffle: Shuffle = "global"
+    partitions: int | None = None
+    """Of an affine order, or one with groups; None: 128, or 64."""
+    window_clips: int | None = None
+    """Clips of a partition that change places among themselves; None: 8192, or two groups."""
+    clips_per_gop: int = 1
+    """Consecutive slots of a sample that one rank gets together, to decode them at once."""
+    clips_per_epoch: int | None = None
+    """None: all of them."""
     on_error: OnError = "raise"
     max_failures: int = 100
     """Distinct files; a failure that may pass counts each time."""
@@ -86,3 +94,12 @@ class LoaderSettings:
             raise InvalidInputError(f"merge_gap_bytes is negative: {self.merge_gap_bytes}")
         check_array(self.array)
         object.__setattr__(self, "shuffle", shuffle_of(self.shuffle))
+        for name in ("partitions", "window_clips", "clips_per_gop", "clips_per_epoch"):
+            if getattr(self, name) is not None:
+                object.__setattr__(self, name, whole(name, getattr(self, name)))
+        if self.clips_per_epoch is not None and self.clips_per_epoch < 1:
+            raise InvalidInputError(
+                f"clips_per_epoch must be at least 1, or None for all, got {self.clips_per_epoch}"
+            )
+        if self.shuffle is None and self.clips_per_gop != 1:
+            raise InvalidInputError("clips_per_gop= needs a shuffled order")

@@ -10,9 +10,10 @@ from pathlib import Path
 
 from dstream.errors import FormatVersionError, InvalidInputError
 from dstream.loader.cursor import ALL_STEPS, Cursor, Share
-from dstream.loader.plan import Order, Ranks, Shuffle
+from dstream.loader.plan import Order, Shuffle
 from dstream.loader.settings import ClipSettings
 from dstream.loader.source import SampleSource
+from dstream.loader.steps import Ranks
 
 _VERSION = 1
 _MAX_POSITION = 1 << 62
@@ -33,6 +34,8 @@ class Identity:
     order: str
     """Fingerprint of the order."""
     slots: int
+    epoch_size: int
+    """Clips of an epoch, by which loops are counted."""
     seed: int
     sampling: str
     shuffle: Shuffle
@@ -41,7 +44,9 @@ class Identity:
     fps: float | None
 
     @classmethod
-    def of(cls, source: SampleSource, settings: ClipSettings, order: Order) -> Identity:
+    def of(
+        cls, source: SampleSource, settings: ClipSettings, order: Order, epoch_size: int
+    ) -> Identity:
         """That of a loader."""
         window = settings.window
         return cls(
@@ -49,6 +54,7 @@ class Identity:
             name=source.name,
             order=order.fingerprint,
             slots=order.total,
+            epoch_size=epoch_size,
             seed=order.seed,
             sampling=order.sampling,
             shuffle=order.shuffle,
@@ -70,6 +76,8 @@ class Identity:
                 found[name] = getattr(self, name), getattr(other, name)
         if not found and self.slots != other.slots:
             found["slots"] = self.slots, other.slots
+        if not found and self.epoch_size != other.epoch_size:
+            found["clips_per_epoch"] = self.epoch_size, other.epoch_size
         if not found and self.order != other.order:
             found["order"] = self.order[:12], other.order[:12]
         return found
@@ -127,7 +135,7 @@ class LoaderState:
         )
         share = Share(_count(worker, "number"), _count(worker, "count"))
         identity = _identity(doc)
-        if cursor.loop_epoch * identity.slots > cursor.position:
+        if cursor.loop_epoch * identity.epoch_size > cursor.position:
             raise _no_state("its loop began after its position", doc)
         return cls(cursor, identity, _pin(doc), share)
 
@@ -189,7 +197,7 @@ def check_agreement(facts: Sequence[RankFacts]) -> None:
     first = facts[0]
     for process, other in enumerate(facts):
         differs = first.identity.differences(other.identity)
-        for name in ("batch_size", "world_size", "last"):
+        for name in ("batch_size", "world_size", "replicas", "last"):
             one, two = getattr(first.ranks, name), getattr(other.ranks, name)
             if one != two:
                 differs[name] = one, two
@@ -240,8 +248,9 @@ def _identity(doc: Mapping[str, object]) -> Identity:
         raise _no_state("it does not say which clips it counts", doc)
     if not isinstance(clips["data"], str) or not isinstance(clips["order"], str):
         raise _no_state("its fingerprints are no text", doc)
-    if not _is_count(clips["slots"]) or not clips["slots"]:
-        raise _no_state(f"it counts {clips['slots']!r:.80} slots", doc)
+    for name in ("slots", "epoch_size"):
+        if not _is_count(clips[name]) or not clips[name]:
+            raise _no_state(f"{name} is {clips[name]!r:.80}", doc)
     return Identity(**clips)
 
 

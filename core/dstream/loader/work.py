@@ -15,8 +15,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from dstream.loader.pending import PendingBatch
-from dstream.loader.plan import Draw, Order, Step
+from dstream.loader.plan import Draw, Order
 from dstream.loader.reader import PlannedClip
+from dstream.loader.steps import Step, drawn_steps
 
 
 @dataclass(slots=True)
@@ -63,7 +64,7 @@ class Work:
         prefetch: int,
         fetch_limit: int,
     ) -> None:
-        self._order, self._steps, self._make_batch = order, steps, make_batch
+        self._steps, self._make_batch = drawn_steps(steps, order), make_batch
         self._prefetch = prefetch
         self._fetch_limit = fetch_limit
         self._fetching = 0
@@ -146,16 +147,15 @@ class Work:
     def _admit(self) -> bool:
         """Take the next step's clips into work; False at the end. Called under the lock."""
         while not self._exhausted:
-            step = next(self._steps, None)
+            step, draws = next(self._steps, (None, []))
             if step is None:
                 self._exhausted = True
-            elif step.stop > step.start:
+            elif draws:
                 batch = self._make_batch(step)
                 if len(self._pending) >= self._prefetch:
-                    self._ahead_clips += step.stop - step.start
+                    self._ahead_clips += len(draws)
                 self._pending.append(batch)
-                for row, position in enumerate(range(step.start, step.stop)):
-                    draw = self._order.draw(position)
+                for row, draw in enumerate(draws):
                     self._tasks.append(Task(self._turns, batch, row, draw, self._admitted))
                     self._turns += 1
                 self._admitted += 1
