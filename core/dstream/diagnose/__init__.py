@@ -1,0 +1,1 @@
+"""Says why a loader is slow, ours or anyone's."""
