@@ -1,6 +1,6 @@
 """Run many S3 clients, unchanged, through the measuring proxy against a real server.
 
-    pip install boto3 s3fs obstore awscli litdata zstd s3torchconnector     # in PYTHON's environment
+    pip install boto3 s3fs obstore awscli litdata zstd s3torchconnector     # for PYTHON
     python bench/proxy_clients.py --endpoint http://127.0.0.1:9002 --python PYTHON
 
 Each client writes, lists and reads through ``dstream proxy``; what it read is compared with what

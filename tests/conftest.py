@@ -17,6 +17,7 @@ from s3_services import (
     REGION,
     REPOSITORY,
     SECRET_KEY,
+    RgwServer,
     S3Place,
     absent,
     moto_server,
@@ -49,10 +50,24 @@ def moto_url() -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
-def rgw() -> Iterator[str]:
-    """Endpoint of a real S3 server; see ``DSTREAM_RGW_ENDPOINT`` above."""
-    with rgw_server() as endpoint_url:
-        yield endpoint_url
+def rgw_process() -> Iterator[RgwServer]:
+    """A real S3 server; see ``DSTREAM_RGW_ENDPOINT`` above."""
+    with rgw_server() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def rgw(rgw_process: RgwServer) -> str:
+    """Its endpoint."""
+    return rgw_process.endpoint_url
+
+
+@pytest.fixture
+def rgw_log(rgw_process: RgwServer) -> Path:
+    """Its access log; of a server that runs already, ``DSTREAM_RGW_LOG``."""
+    if rgw_process.log is None:
+        absent("rgw", "DSTREAM_RGW_LOG does not name the running server's log")
+    return rgw_process.log
 
 
 @pytest.fixture(scope="session")

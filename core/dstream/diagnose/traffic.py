@@ -150,7 +150,7 @@ class Traffic:
     """
 
     def __init__(self, began_s: float) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.Condition()
         self._began_s = began_s
         self._kinds: dict[Kind, _Totals] = {}
         self._outcomes: dict[str, int] = {}
@@ -171,13 +171,13 @@ class Traffic:
     def refuse(self) -> None:
         """A begun request was refused for its signature."""
         with self._lock:
-            self._in_flight -= 1
+            self._leave()
             self._refused += 1
 
     def end(self, exchange: Exchange, cpu_s: float) -> None:
         """A begun request is done, or given up; it cost the proxy ``cpu_s`` of a core."""
         with self._lock:
-            self._in_flight -= 1
+            self._leave()
             self._cpu.append(cpu_s)
             totals = self._kinds.setdefault(exchange.kind, _Totals())
             totals.statuses[exchange.status] = totals.statuses.get(exchange.status, 0) + 1
@@ -189,6 +189,15 @@ class Traffic:
             self._place(exchange)
             if exchange.range_start is not None:
                 self._read(exchange, exchange.range_start)
+
+    def _leave(self) -> None:
+        self._in_flight -= 1
+        self._lock.notify_all()
+
+    def wait_idle(self, timeout_s: float) -> bool:
+        """Wait until no request is in flight: a client has its answer before it is counted."""
+        with self._lock:
+            return self._lock.wait_for(lambda: self._in_flight == 0, timeout_s)
 
     def _read(self, exchange: Exchange, start: int) -> None:
         stop = start + exchange.received_bytes
