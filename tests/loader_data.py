@@ -188,3 +188,13 @@ def _stream_row(
         "index_offset_bytes": entry[0], "index_size_bytes": entry[1],
         "full_pass": index.cost.full_pass,
     }  # fmt: skip
+
+
+def clip_lines(batch: Batch) -> dict[int, str]:
+    """Position of each clip, and a hash of what it shows."""
+    lines = {}
+    for row, position in enumerate(batch.positions.tolist()):
+        digest = hashlib.sha256(np.ascontiguousarray(np.asarray(batch.video[row])).tobytes())
+        digest.update(repr((batch.keys[row], batch.pts_s[row].tolist())).encode())
+        lines[position] = digest.hexdigest()[:16]
+    return lines

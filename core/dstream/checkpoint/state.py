@@ -7,14 +7,14 @@ import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from dstream.catalog import Generation
 from dstream.checkpoint.dcp_reader import StorageReader
 from dstream.checkpoint.dcp_writer import StorageWriter
 from dstream.checkpoint.repository import Repository, opened
 from dstream.checkpoint.torch_api import CheckpointException, dcp, dist, is_distributed
-from dstream.errors import DstreamError
+from dstream.errors import DstreamError, InvalidInputError
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,12 +26,25 @@ class Loaded:
     """Where the data loader stood; None where that was not saved."""
 
 
+class Positioned(Protocol):
+    """A data loader that can say where it stands: dstream's own."""
+
+    def state_dict(self) -> dict[str, object]:
+        """A JSON object, equal on all ranks."""
+        ...
+
+    def load_state_dict(self, state: Mapping[str, object], /) -> None:
+        """Go on from there."""
+        ...
+
+
 def save(
     state: Mapping[str, Any],
     repo: Repository,
     name: str,
     *,
     step: int,
+    loader: Positioned | None = None,
     loader_state: Mapping[str, object] | None = None,
     attrs: Mapping[str, object] | None = None,
     message: str = "",
@@ -52,7 +65,9 @@ def save(
         repo: the repository.
         name: of the checkpoint.
         step: of the training; ``latest`` is the highest one.
-        loader_state: JSON object that says where the data loader stood. The first rank's counts.
+        loader: dstream's loader, whose position goes into the same generation.
+        loader_state: instead, a JSON object that says where the data loader stood. The first
+            rank's counts.
         attrs: JSON values to keep with the generation.
         message: for people.
         promote: an alias that points at the new generation from the same commit on.
@@ -65,9 +80,14 @@ def save(
         The new generation, on every rank.
 
     Raises:
+        InvalidInputError: on every rank, if their loaders stand at different places.
         DstreamError: on every rank, if one of them failed; nothing became visible. An error of
             torch's own is told in its message.
     """
+    if loader is not None:
+        if loader_state is not None:
+            raise InvalidInputError("give loader= or loader_state=, not both")
+        loader_state = _position(loader, process_group)
     with opened(repo) as catalog, _plainly("save"):
         writer = StorageWriter(
             catalog,
@@ -96,6 +116,7 @@ def load(
     repo: Repository,
     reference: str,
     *,
+    loader: Positioned | None = None,
     allow_pickles: bool = False,
     planner: Any = None,
     process_group: Any = None,
@@ -109,12 +130,15 @@ def load(
         state: what to fill: tensors of the right shapes, and keys of plain values.
         repo: the repository.
         reference: ``name`` (its latest), ``name@v3``, ``name@alias`` or ``name@newest``.
+        loader: dstream's loader; it goes on where that of the save stood.
         allow_pickles: also load objects whose loading runs code that is stored with them.
         planner: torch's, for its options.
         process_group: torch's; all ranks by default.
 
     Raises:
         NotFoundError: there is no such generation.
+        InvalidInputError: ``loader`` is not over the data or in the order of the save's; or no
+            loader's position was saved.
         DstreamError: on every rank, if one of them failed.
     """
     with opened(repo) as catalog:
@@ -134,7 +158,37 @@ def load(
             if reader.failure is not None:
                 raise reader.failure from error
             raise
-        return Loaded(reader.generation, reader.loader_state)
+        loaded = Loaded(reader.generation, reader.loader_state)
+    if loader is not None:
+        if loaded.loader_state is None:
+            raise InvalidInputError(
+                f"{loaded.generation.label} was saved without a loader's position; load it without "
+                "loader=, and say where the data begin",
+                generation=loaded.generation.label,
+            )
+        loader.load_state_dict(loaded.loader_state)
+    return loaded
+
+
+def _position(loader: Positioned, process_group: Any) -> dict[str, object]:
+    """Where the loaders of all ranks stand."""
+    mine = loader.state_dict()
+    if not is_distributed():
+        return mine
+    states: list[Any] = [None] * dist.get_world_size(process_group)
+    dist.all_gather_object(states, mine, group=process_group)
+    for rank, other in enumerate(states):
+        differing = [name for name in states[0] if states[0][name] != other.get(name)]
+        if differing:
+            told = ", ".join(
+                f"{name} {states[0][name]} and {other.get(name)}" for name in differing
+            )
+            raise InvalidInputError(
+                f"the loaders of ranks 0 and {rank} stand at different places ({told}): save on "
+                "all ranks after the same batch, over the same data",
+                rank=rank,
+            )
+    return mine
 
 
 def _agreed(look: Any, process_group: Any) -> str:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import warnings
 import weakref
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Literal, overload
 
@@ -30,6 +33,7 @@ from dstream.loader.report import (
     make_report,
 )
 from dstream.loader.settings import LoaderSettings
+from dstream.loader.signals import SignalStop, handled, state_writer
 from dstream.loader.state import Identity, LoaderState, RankFacts, check_agreement
 from dstream.loader.steps import Ranks, Step, count_steps
 from dstream.measure import Snapshot
@@ -96,6 +100,7 @@ class Loader:
         self._identity = Identity.of(reader.source, reader.settings, self._order, self._epoch_size)
         self._view = view
         self._keeper: PinKeeper | None = None
+        self._stop: SignalStop | None = None
         self._share = ALL_STEPS
         self._cursor = Cursor()
         next(self._ahead(), None)
@@ -133,6 +138,9 @@ class Loader:
 
     def __next__(self) -> Batch:
         if self._cursor.finished:
+            raise StopIteration
+        if self._stop is not None and self._stop.is_due():
+            self.close()
             raise StopIteration
         began_s = self._clock.monotonic_s()
         try:
@@ -207,6 +215,49 @@ class Loader:
         found.check(self._identity, self._share)
         self.close()
         self._cursor = found.cursor
+
+    @contextmanager
+    def stopping_on_signals(
+        self,
+        *signals: int,
+        state_path: str | os.PathLike[str] | None = None,
+        every: int = 1,
+        group: Any = None,
+    ) -> Iterator[SignalStop]:
+        """While this lasts, a signal ends the loop between two batches instead of the process.
+
+        Where ``torch.distributed`` is initialised every rank enters, and a signal to any of them
+        ends the loops of all at the same batch: before each batch they ask each other, on the
+        CPU. The state is then that of the delivered batches, on every rank. The old handlers are
+        back afterwards. A batch that is waited for still comes first.
+
+        Args:
+            signals: ``SIGTERM`` by default.
+            state_path: where the first rank writes the state, atomically, when the loop ends.
+            every: ask only before every so many batches.
+            group: torch's; all ranks by default.
+
+        Returns:
+            What tells whether the loop was ended (``stopped``), and by which signal.
+
+        Raises:
+            InvalidInputError: not in the main thread; or the ranks have unequal numbers of
+                batches.
+        """
+        write = state_writer(state_path, self.ranks.rank, self.state_dict)
+        stop = SignalStop(every, write, group)
+        left = self._epoch_size % self.ranks.step_size
+        if self.ranks.last == "short" and 0 < left < self.ranks.shares:
+            raise InvalidInputError(
+                f"last='short' leaves {left} clips for {self.ranks.shares} ranks: some have a "
+                "batch less, and could not be asked before each; use last='wrap' or 'drop'"
+            )
+        with handled(stop, signals or (signal.SIGTERM,)):
+            self._stop = stop
+            try:
+                yield stop
+            finally:
+                self._stop = None
 
     def check_ranks(self, group: Any = None) -> None:
         """Ask all ranks whether they deal out one sequence; every rank calls it.
