@@ -1,6 +1,6 @@
 # make demo    a few real clips: ingest, stream, report     SRC=folder takes your own videos
 # make test    everything the tests need, then all checks and tests
-# make check   static checks only        make bench   beside torchcodec     make clean
+# make check   static checks only        make bench   beside other loaders  make clean
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c

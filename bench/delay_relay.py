@@ -2,16 +2,42 @@
 
     python bench/delay_relay.py TARGET_PORT --rtt-ms 20      prints the port it listens on
 
-Bytes are not slowed otherwise: what was read together is sent together, later.
+Bytes are not slowed otherwise: what was read together is sent together, later. A new connection
+costs one round trip more, as a TCP handshake does.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+from collections.abc import Callable
+from typing import Protocol
 
 
-async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, delay_s: float) -> None:
+class Watch(Protocol):
+    """Sees the bytes of one connection as they are handed on."""
+
+    def sent(self, data: bytes) -> None:
+        """From the client."""
+
+    def received(self, data: bytes) -> None:
+        """To the client."""
+
+
+class _Blind:
+    def sent(self, data: bytes) -> None:
+        pass
+
+    def received(self, data: bytes) -> None:
+        pass
+
+
+async def _pump(
+    reader: asyncio.StreamReader,
+    writer: asyncio.StreamWriter,
+    delay_s: float,
+    seen: Callable[[bytes], None],
+) -> None:
     loop = asyncio.get_running_loop()
     queue: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue()
 
@@ -29,6 +55,7 @@ async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, dela
             await asyncio.sleep(max(0.0, due_s - loop.time()))
             if not data:
                 break
+            seen(data)
             writer.write(data)
             await writer.drain()
     except ConnectionError:
@@ -38,13 +65,21 @@ async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, dela
         writer.close()
 
 
-async def relay(target_port: int, rtt_s: float, port: int = 0) -> asyncio.Server:
-    """Start relaying 127.0.0.1:``port`` (0: any free one) to 127.0.0.1:``target_port``."""
+async def relay(
+    target_port: int, rtt_s: float, port: int = 0, watch: Callable[[], Watch] = _Blind
+) -> asyncio.Server:
+    """Start relaying 127.0.0.1:``port`` (0: any free one) to 127.0.0.1:``target_port``.
+
+    ``watch`` is called for each connection.
+    """
 
     async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        seen = watch()
+        await asyncio.sleep(rtt_s)
         up_reader, up_writer = await asyncio.open_connection("127.0.0.1", target_port)
         await asyncio.gather(
-            _pump(reader, up_writer, rtt_s / 2), _pump(up_reader, writer, rtt_s / 2)
+            _pump(reader, up_writer, rtt_s / 2, seen.sent),
+            _pump(up_reader, writer, rtt_s / 2, seen.received),
         )
 
     return await asyncio.start_server(connected, "127.0.0.1", port)

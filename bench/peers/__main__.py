@@ -1,0 +1,172 @@
+"""Random 16-frame clips of 720p video from one S3 endpoint: dstream and its peers, in turns.
+
+    cd bench && python -m peers FOLDER --endpoint http://127.0.0.1:9002 --delays 0,20,80
+
+Videos and environments are made in FOLDER once. Each turn is a fresh process that streams without
+an end; its first clips are not counted. A relay delays all of them alike and counts their requests
+and bytes. Credentials come as boto3 finds them. ``--write`` puts the tables of one or more JSON
+files, and their plot, into docs/benchmarks.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from peers import dataset, environments, report
+from peers.environments import PEERS, NotInstalledError, Peer
+from peers.traffic import counting_relay
+from peers.turns import Turn, TurnFailedError, take, task_for
+
+FRAMES, CORES = 16, 2
+WORKERS = 2 * CORES
+SIZES = {"full": None, "256": (256, 456)}
+
+
+def installed(names: list[str], folder: Path) -> tuple[dict[Peer, Path], dict[str, str]]:
+    """The interpreters of the peers that can be installed, and why the others cannot."""
+    pythons, missing = {}, {}
+    for peer in PEERS:
+        if names and peer.module not in names:
+            continue
+        try:
+            pythons[peer] = environments.python_of(peer, folder)
+        except NotInstalledError as error:
+            missing[peer.name] = f"cannot be installed: {error}"
+    return pythons, missing
+
+
+def prepared(
+    pythons: dict[Peer, Path], made: dataset.DataSet, missing: dict[str, str]
+) -> dict[Peer, Path]:
+    """Those whose data could be written in their format."""
+    able = {}
+    for peer, python in pythons.items():
+        with tempfile.TemporaryDirectory(dir=Path(made.original).parent) as scratch:
+            try:
+                dataset.prepare_for(peer, python, made, Path(scratch))
+                able[peer] = python
+            except dataset.NotPreparedError as error:
+                missing[peer.name] = f"its data cannot be written: {error}"
+    return able
+
+
+def take_turns(
+    pythons: dict[Peer, Path],
+    made: dataset.DataSet,
+    rtt_ms: float,
+    size: str,
+    arguments: argparse.Namespace,
+) -> tuple[dict[Peer, list[Turn]], dict[str, str]]:
+    """All rounds at one delay. A peer that fails twice is not asked again."""
+    turns: dict[Peer, list[Turn]] = {peer: [] for peer in pythons}
+    failed: dict[str, str] = {}
+    port = int(arguments.endpoint.rsplit(":", 1)[1].strip("/"))
+    with counting_relay(port, rtt_ms / 1000) as (endpoint, traffic):
+        for number in range(arguments.rounds):
+            for peer, python in pythons.items():
+                if peer.name in failed:
+                    continue
+                with tempfile.TemporaryDirectory() as scratch:
+                    task = task_for(
+                        peer,
+                        made,
+                        endpoint,
+                        SIZES[size],
+                        scratch,
+                        frames=FRAMES,
+                        cores=CORES,
+                        workers=WORKERS,
+                        seed=1000 + number,
+                        warm_clips=arguments.warm_clips,
+                        clips=arguments.clips,
+                        limit_s=arguments.limit_s,
+                    )
+                    try:
+                        turn = take(peer, python, task, made, traffic)
+                    except TurnFailedError as error:
+                        failed[peer.name] = str(error)
+                        print(f"  {peer.name}: {error}", file=sys.stderr)
+                        continue
+                turns[peer].append(turn)
+                place = f"{rtt_ms:g} ms, {size}, round {number}"
+                print(f"  {place}: {peer.name}: {turn.rate:.2f} clips/s", file=sys.stderr)
+    return {peer: done for peer, done in turns.items() if done}, failed
+
+
+def row(peer: Peer, turns: list[Turn], best: float) -> dict[str, Any]:
+    rate = statistics.median(turn.rate for turn in turns)
+    clips = sum(turn.clips for turn in turns)
+    return {
+        "name": peer.name,
+        "note": peer.note,
+        "clips_per_s": round(rate, 2),
+        "clips_per_s_by_round": [round(turn.rate, 2) for turn in turns],
+        "ratio_to_best_peer": round(rate / best, 2),
+        "first_clip_s": round(statistics.median(turn.first_clip_s for turn in turns), 2),
+        "data_requests_per_clip": round(sum(turn.data_requests for turn in turns) / clips, 2),
+        "requests_per_clip": round(sum(turn.all_requests for turn in turns) / clips, 2),
+        "MB_per_clip": round(sum(turn.received_bytes for turn in turns) / clips / 1e6, 2),
+        "exact": sorted({turn.exact for turn in turns}),
+        "clips": clips,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("folder", type=Path, help="for videos and environments")
+    parser.add_argument("--endpoint", help="of an S3 server on loopback")
+    parser.add_argument("--gop", type=int, default=250, help="keyframe distance in frames")
+    parser.add_argument("--seconds", type=int, default=200, help="length of a video")
+    parser.add_argument("--copies", type=int, default=4)
+    parser.add_argument("--delays", default="0,20,80", help="round trips in ms")
+    parser.add_argument("--sizes", default="full", help="full, 256, or both")
+    parser.add_argument("--only", default="", help="adapters by their modules' names")
+    parser.add_argument("--clips", type=int, default=32, help="in a turn, counted")
+    parser.add_argument("--warm-clips", type=int, default=6)
+    parser.add_argument("--limit-s", type=float, default=6.0, help="of a turn's counted clips")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--write", type=Path, nargs="+", help="only write the docs from these")
+    arguments = parser.parse_args()
+    if arguments.write:
+        report.write([json.loads(path.read_text()) for path in arguments.write])
+        return
+    if not arguments.endpoint:
+        parser.error("--endpoint is needed")
+    os.environ["AWS_ENDPOINT_URL"] = arguments.endpoint
+    folder = arguments.folder.resolve()
+    folder.mkdir(parents=True, exist_ok=True)
+    names = arguments.only.split(",") if arguments.only else []
+    pythons, missing = installed(names, folder / "environments")
+    made = dataset.make(folder, arguments.gop, arguments.seconds, arguments.copies)
+    able = prepared(pythons, made, missing)
+    runs = []
+    for size in arguments.sizes.split(","):
+        for rtt_ms in (float(text) for text in arguments.delays.split(",")):
+            turns, failed = take_turns(able, made, rtt_ms, size, arguments)
+            best = max(
+                (
+                    statistics.median(turn.rate for turn in done)
+                    for peer, done in turns.items()
+                    if peer.reads != "repo"
+                ),
+                default=float("nan"),
+            )
+            rows = [row(peer, done, best) for peer, done in turns.items()]
+            run = {"gop": made.gop, "rtt_ms": rtt_ms, "size": size, "rows": rows}
+            runs.append(run | {"missing": missing | failed})
+            print(report.table(runs[-1]))
+    if arguments.json:
+        settings = {"command": " ".join(sys.argv[1:]), "versions": environments.versions()}
+        arguments.json.write_text(json.dumps({**settings, "runs": runs}, indent=1))
+
+
+if __name__ == "__main__":
+    main()

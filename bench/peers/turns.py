@@ -1,0 +1,162 @@
+"""One turn of one peer: its process, its clips, and what passed through the relay meanwhile."""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import signal
+import subprocess
+import tempfile
+import threading
+import zlib
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import av
+
+from bench_videos import RATE
+from peers.adapters.protocol import Task
+from peers.dataset import DataSet
+from peers.environments import Peer
+from peers.traffic import Traffic
+
+START_LIMIT_S = 180.0
+"""For imports, opening, and the clips that are not counted."""
+
+
+class TurnFailedError(Exception):
+    """Why there is no figure, in one line."""
+
+
+@dataclass(frozen=True)
+class Turn:
+    """What one turn gave, counted after its first clips."""
+
+    clips: int
+    seconds: float
+    first_clip_s: float
+    """From the open data set to the first clip, its workers' start included."""
+    data_requests: int
+    all_requests: int
+    received_bytes: int
+    exact: str
+    """``yes``, ``no``, or ``resized``: whether the first clips are bit-exact."""
+
+    @property
+    def rate(self) -> float:
+        return self.clips / self.seconds
+
+
+def take(peer: Peer, python: Path, task: Task, made: DataSet, traffic: Traffic) -> Turn:
+    """Run the adapter in a process group of its own, and end that whatever happens.
+
+    Raises:
+        TurnFailedError: it fell, or said nothing for too long.
+    """
+    command = [str(python), "-m", f"peers.adapters.{peer.module}", json.dumps(asdict(task))]
+    with tempfile.TemporaryFile("w+") as errors:
+        process = subprocess.Popen(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+            start_new_session=True,
+            env=os.environ | {"AWS_ENDPOINT_URL": task.endpoint},
+        )
+        answers = _Answers(process.stdout or ())
+        try:
+            answers.next("ready", START_LIMIT_S)
+            warm = answers.next("warm", START_LIMIT_S)
+            before = traffic.copy()
+            done = answers.next("done", 4 * task.limit_s + 60)
+            passed = traffic.minus(before)
+        except TurnFailedError as error:
+            errors.seek(0)
+            lines = [line.strip() for line in errors.read().splitlines() if line.strip()]
+            raise TurnFailedError(
+                f"{error}: {lines[-1][:200] if lines else 'no message'}"
+            ) from error
+        finally:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+    if not done["clips"]:
+        raise TurnFailedError(f"no clip within {task.limit_s:g} s after its first")
+    return Turn(
+        done["clips"],
+        done["seconds"],
+        warm["first_clip_s"],
+        passed.requests["data"],
+        passed.requests.total(),
+        passed.received_bytes.total(),
+        "resized" if task.size else exactness(warm["seen"], made, task.frames),
+    )
+
+
+class _Answers:
+    """An adapter's answers as they come; lines that are none (libraries print) are left out."""
+
+    def __init__(self, lines: Iterable[str]) -> None:
+        self._queue: queue.Queue[dict[str, Any] | None] = queue.Queue()
+        threading.Thread(target=self._read, args=(lines,), daemon=True).start()
+
+    def _read(self, lines: Iterable[str]) -> None:
+        for line in lines:
+            if line.startswith('{"event":'):
+                self._queue.put(json.loads(line))
+        self._queue.put(None)
+
+    def next(self, event: str, limit_s: float) -> dict[str, Any]:
+        try:
+            answer = self._queue.get(timeout=limit_s)
+        except queue.Empty:
+            raise TurnFailedError(f"not {event} within {limit_s:g} s") from None
+        if answer is None or answer["event"] != event:
+            raise TurnFailedError(f"ended before it was {event}")
+        return answer
+
+
+def exactness(seen: list[list[Any]], made: DataSet, frames: int) -> str:
+    """Compare checksums of whole clips with those of a decode from the file's start."""
+    wanted: dict[int, int] = {}
+    for key, frame, _, crc in seen:
+        wanted[frame + made.pieces.get(key, 0)] = crc
+    return "yes" if crcs(made.original, tuple(sorted(wanted)), frames) == wanted else "no"
+
+
+def crcs(path: str, starts: tuple[int, ...], frames: int) -> dict[int, int]:
+    """CRC-32 of the clips [T, C, H, W] that begin at ``starts``."""
+    sums = dict.fromkeys(starts, 0)
+    with av.open(path) as container:
+        container.streams.video[0].thread_count = 0
+        for number, frame in enumerate(container.decode(video=0)):
+            inside = [start for start in starts if start <= number < start + frames]
+            if inside:
+                data = frame.to_ndarray(format="rgb24").transpose(2, 0, 1).tobytes()
+                for start in inside:
+                    sums[start] = zlib.crc32(data, sums[start])
+            if starts and number >= starts[-1] + frames:
+                break
+    return sums
+
+
+def task_for(
+    peer: Peer,
+    made: DataSet,
+    endpoint: str,
+    size: tuple[int, int] | None,
+    scratch: str,
+    **more: Any,
+) -> Task:
+    return Task(
+        raw=made.raw,
+        prepared=made.prepared(peer),
+        endpoint=endpoint,
+        rate=RATE,
+        size=size,
+        scratch=scratch,
+        videos=made.videos,
+        **more,
+    )

@@ -1,0 +1,498 @@
+"""Random 16-frame clips of local 720p files: dstream beside torchcodec, decord and PyAV.
+
+    python bench/speed_cpu.py VIDEOS [--only h264-gop250] [--sizes full,256] [--json OUT]
+
+All contenders have two cores and take turns, so that ratios hold while the machine's speed
+drifts. Each is timed in its steady state: the clips after the first few, from a stream that does
+not end. dstream's frames are compared bit by bit with a decode of the whole file before that.
+torchcodec and decord must be importable (``make bench`` sees to it); one that is not is named.
+"""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Generator, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import av
+import numpy as np
+from numpy.typing import NDArray
+
+import dstream
+from bench_videos import RATE, make_bench_video
+from dstream.catalog import Catalog
+from dstream.loader import Batch, Clips
+from dstream.store.opening import open_store
+
+FRAMES, CORES = 16, 2
+SMALL = (256, 456)
+"""(height, width): the shorter side at 256, the longer one even."""
+
+
+@dataclass(frozen=True)
+class Video:
+    """One kind of file, and how far ahead of its best peer dstream must be there."""
+
+    name: str
+    gop: int
+    codec: str
+    b_frames: int
+    target_full: float
+    target_small: float
+    target_per_gop: float | None = None
+
+
+VIDEOS = (
+    Video("h264-gop250", 250, "libx264", 3, 1.35, 1.6, 5.0),
+    Video("h264-gop30", 30, "libx264", 3, 1.2, 1.5),
+    Video("hevc-gop250", 250, "libx265", 3, 1.35, 1.6),
+    Video("h264-gop250-no-b", 250, "libx264", 0, 1.0, 1.0),
+)
+TARGET_OVER_OPENING = 1.5
+"""Against peers that open the file for each clip."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """One clip to read: a file and a frame in it."""
+
+    path: Path
+    frame: int
+
+
+Stream = Callable[[Iterator[Place]], Generator[object]]
+"""Reads the places in order for as long as it is asked; dstream's draws places of its own."""
+
+
+@dataclass
+class Contender:
+    """Something that reads clips, and what it did in each round."""
+
+    name: str
+    stream: Stream
+    kind: str
+    """``ours``, ``kept`` (files stay open), ``opened`` (for each clip) or ``several`` (ours,
+    several clips a GOP)."""
+    rates: list[float] = field(default_factory=list)
+
+    @property
+    def rate(self) -> float:
+        return statistics.median(self.rates)
+
+
+def in_threads(one: Callable[[Place], object], workers: int = CORES) -> Stream:
+    """Read with ``workers`` threads, as many clips ahead."""
+
+    def stream(places: Iterator[Place]) -> Generator[object]:
+        running: deque[Future[object]] = deque()
+        with ThreadPoolExecutor(workers) as pool:
+            try:
+                for place in places:
+                    running.append(pool.submit(one, place))
+                    if len(running) > 2 * workers:
+                        yield running.popleft().result()
+            finally:
+                for left in running:
+                    left.cancel()
+
+    return stream
+
+
+def kept_open(opened: Callable[[Path], Any]) -> Callable[[Path], Any]:
+    """``opened``, once for each file and thread."""
+    local = threading.local()
+
+    def get(path: Path) -> Any:
+        known = local.__dict__.setdefault("known", {})
+        if path not in known:
+            known[path] = opened(path)
+        return known[path]
+
+    return get
+
+
+def torchcodec_contenders(size: tuple[int, int] | None) -> list[Contender]:
+    from peers.adapters.torchcodec_clip import open_decoder, read_clip
+
+    def one(opened: Callable[[Path], Any]) -> Callable[[Place], object]:
+        return lambda place: read_clip(opened(place.path), place.frame, FRAMES)
+
+    def opening(mode: str, threads: int = 1) -> Callable[[Path], Any]:
+        return lambda path: open_decoder(path, size, mode=mode, threads=threads)
+
+    found = []
+    for mode in ("approximate", "exact"):
+        kept = one(kept_open(opening(mode)))
+        found += [
+            Contender(f"torchcodec {mode}, kept open, 2 threads", in_threads(kept), "kept"),
+            Contender(
+                f"torchcodec {mode}, kept open, 2 workers",
+                in_workers(mode, size, keep=True),
+                "kept",
+            ),
+            Contender(
+                f"torchcodec {mode}, opened, 2 threads", in_threads(one(opening(mode))), "opened"
+            ),
+        ]
+    two = one(kept_open(opening("approximate", threads=2)))
+    return [
+        *found,
+        Contender(
+            "torchcodec approximate, kept open, 1x2 FFmpeg threads", in_threads(two, 1), "kept"
+        ),
+        Contender(
+            "torchcodec approximate, opened, 2 workers",
+            in_workers("approximate", size, keep=False),
+            "opened",
+        ),
+    ]
+
+
+class WorkerClips:
+    """torchcodec as a map-style data set for DataLoader's processes."""
+
+    def __init__(self, mode: str, size: tuple[int, int] | None, *, keep: bool) -> None:
+        self._mode, self._size, self._keep = mode, size, keep
+        self._known: dict[Path, Any] = {}
+
+    def __getitem__(self, place: Place) -> Any:
+        from peers.adapters.torchcodec_clip import open_decoder, read_clip
+
+        decoder = self._known.get(place.path) or open_decoder(
+            place.path, self._size, mode=self._mode
+        )
+        if self._keep:
+            self._known[place.path] = decoder
+        return read_clip(decoder, place.frame, FRAMES)
+
+
+def in_workers(mode: str, size: tuple[int, int] | None, *, keep: bool) -> Stream:
+    """DataLoader with two processes that live for the whole run."""
+    from torch.utils.data import DataLoader
+
+    places: list[Iterator[Place]] = []
+
+    class Current:
+        def __iter__(self) -> Iterator[Place]:
+            return places[-1]
+
+    clips: Any = WorkerClips(mode, size, keep=keep)
+    loader: Any = DataLoader(
+        clips,
+        batch_size=None,
+        sampler=Current(),
+        num_workers=CORES,
+        persistent_workers=True,
+        multiprocessing_context="spawn",
+    )
+
+    def stream(given: Iterator[Place]) -> Generator[object]:
+        places.append(given)
+        yield from loader
+
+    return stream
+
+
+def decord_contenders(size: tuple[int, int] | None) -> list[Contender]:
+    import decord
+
+    height, width = size or (-1, -1)
+
+    def opened(path: Path) -> Any:
+        return decord.VideoReader(str(path), width=width, height=height, num_threads=1)
+
+    def one(get: Callable[[Path], Any]) -> Callable[[Place], object]:
+        return lambda place: get(place.path).get_batch(
+            list(range(place.frame, place.frame + FRAMES))
+        )
+
+    return [
+        Contender("decord, kept open, 2 threads", in_threads(one(kept_open(opened))), "kept"),
+        Contender("decord, opened, 2 threads", in_threads(one(opened)), "opened"),
+    ]
+
+
+def pyav_contenders(size: tuple[int, int] | None) -> list[Contender]:
+    def opened(path: Path) -> av.container.InputContainer:
+        container = av.open(str(path))
+        container.streams.video[0].thread_count = 1
+        return container
+
+    def one(get: Callable[[Path], av.container.InputContainer]) -> Callable[[Place], object]:
+        def read(place: Place) -> object:
+            container = get(place.path)
+            stream = container.streams.video[0]
+            if stream.time_base is None:
+                raise SystemExit(f"{place.path} has no time base")
+            ticks = round(1 / RATE / stream.time_base)
+            first = (stream.start_time or 0) + place.frame * ticks
+            container.seek(first, stream=stream)
+            pictures = []
+            for frame in container.decode(stream):
+                if frame.pts is not None and frame.pts >= first:
+                    if size:
+                        frame = frame.reformat(width=size[1], height=size[0], format="rgb24")
+                    pictures.append(frame.to_ndarray(format="rgb24"))
+                    if len(pictures) == FRAMES:
+                        break
+            return np.stack(pictures)
+
+        return read
+
+    return [
+        Contender("PyAV, kept open, seek, 2 threads", in_threads(one(kept_open(opened))), "kept"),
+        Contender("PyAV, opened, 2 threads", in_threads(one(opened)), "opened"),
+    ]
+
+
+class Ours:
+    """The loader over an artifact; every turn goes on with a seed of its own."""
+
+    def __init__(self, repo: dstream.Repo, size: tuple[int, int] | None, **more: Any) -> None:
+        self._repo, self._size, self._more, self._turn = repo, size, more, 0
+
+    def clips(self) -> Clips:
+        self._turn += 1
+        return self._repo.clips(
+            "bench", frames=FRAMES, stride=1, seed=self._turn, resize=self._size
+        )
+
+    def batches(self) -> Generator[Batch]:
+        clips = self.clips()
+        with clips.loader(1, workers=CORES, epochs=None, **self._more) as loader:
+            yield from loader
+
+    def stream(self, places: Iterator[Place]) -> Generator[object]:
+        return self.batches()
+
+
+def our_contenders(
+    repo: dstream.Repo, video: Video, size: tuple[int, int] | None
+) -> tuple[list[Contender], dict[str, str]]:
+    found, missing = [Contender("dstream", Ours(repo, size).stream, "ours")], {}
+    if video.target_per_gop is not None:
+        if "clips_per_gop" in inspect.signature(Clips.loader).parameters:
+            several = Ours(repo, size, clips_per_gop=8)
+            found.append(Contender("dstream, clips_per_gop=8", several.stream, "several"))
+        else:
+            missing["dstream, clips_per_gop=8"] = "this loader has no argument clips_per_gop"
+    return found, missing
+
+
+def contenders(
+    repo: dstream.Repo, video: Video, size: tuple[int, int] | None
+) -> tuple[list[Contender], dict[str, str]]:
+    """All that can run, and why the others cannot."""
+    found, missing = our_contenders(repo, video, size)
+    for name, make in (
+        ("torchcodec", torchcodec_contenders),
+        ("decord", decord_contenders),
+        ("PyAV", pyav_contenders),
+    ):
+        try:
+            found += make(size)
+        except (ImportError, OSError, RuntimeError) as error:
+            missing[name] = str(error).splitlines()[0]
+    return found, missing
+
+
+def check_exact(ours: Ours, folder: Path, clips: int) -> int:
+    """Compare clips, at full size, with a decode of the file from its start; returns how many."""
+    wanted: dict[Path, dict[int, NDArray[np.uint8]]] = {}
+    stream = ours.batches()
+    for _ in range(clips):
+        batch = next(stream)
+        first = round(float(batch.pts_s[0, 0]) * RATE)
+        pictures = np.asarray(batch.video[0])
+        # A key is a file's name, with or without what follows the dot.
+        path = (folder / batch.keys[0]).with_suffix(".mp4")
+        frames = wanted.setdefault(path, {})
+        frames |= {first + i: pictures[i] for i in range(FRAMES)}
+    stream.close()
+    for path, frames in wanted.items():
+        left = dict(frames)
+        with av.open(str(path)) as container:
+            for number, frame in enumerate(container.decode(video=0)):
+                got = left.pop(number, None)
+                if got is not None and not np.array_equal(
+                    got.transpose(1, 2, 0), frame.to_ndarray(format="rgb24")
+                ):
+                    raise SystemExit(f"{path}: frame {number} is not what a whole decode gives")
+                if not left:
+                    break
+    return clips
+
+
+def draw_places(paths: list[Path], frames: int, seed: int) -> Iterator[Place]:
+    generator = np.random.default_rng(seed)
+    while True:
+        path = paths[int(generator.integers(len(paths)))]
+        yield Place(path, int(generator.integers(0, frames - FRAMES)))
+
+
+def turn_rate(stream: Iterator[object], warm: int, clips: int, limit_s: float) -> float:
+    """Clips a second after the first ``warm``."""
+    for _ in range(warm):
+        next(stream)
+    began_s, count = time.perf_counter(), 0
+    while count < clips and time.perf_counter() - began_s < limit_s:
+        next(stream)
+        count += 1
+    return count / (time.perf_counter() - began_s)
+
+
+def take_turns(
+    entries: list[Contender], paths: list[Path], frames: int, arguments: argparse.Namespace
+) -> None:
+    """The first round opens files and starts workers, and is not counted."""
+    for round_number in range(-1, arguments.rounds):
+        counted = round_number >= 0
+        for entry in entries:
+            places = draw_places(paths, frames, seed=100 + round_number)
+            stream = entry.stream(places)
+            clips = arguments.clips if counted else 2
+            rate = turn_rate(stream, 4, clips, arguments.limit_s)
+            stream.close()
+            if counted:
+                entry.rates.append(rate)
+                print(f"  round {round_number}: {entry.name}: {rate:.2f}", file=sys.stderr)
+
+
+def prepare(folder: Path, video: Video, seconds: int, copies: int) -> list[Path]:
+    original = make_bench_video(
+        folder / f"{video.name}-{seconds}s.mp4",
+        duration_s=seconds,
+        gop=video.gop,
+        codec=video.codec,
+        b_frames=video.b_frames,
+    )
+    local = []
+    for number in range(copies):
+        path = folder / f"{video.name}-{seconds}s" / f"{number}.mp4"
+        path.parent.mkdir(exist_ok=True)
+        if not path.exists():
+            path.hardlink_to(original)
+        local.append(path)
+    return local
+
+
+def index_in_place(repo: str, source: str) -> None:
+    """Make the repository unless it is there, and ingest the videos where they lie."""
+    Catalog.create(open_store(repo), exist_ok=True)
+    command = [sys.executable, "-m", "dstream_cli", "ingest", source, "--name", "bench"]
+    subprocess.run(
+        [*command, "--in-place", "--repo", repo, "--json"], stdout=subprocess.DEVNULL, check=True
+    )
+
+
+def verdicts(entries: list[Contender], video: Video, small: bool) -> list[dict[str, Any]]:
+    """Each promised ratio, with what came out."""
+    best = {
+        kind: max((e for e in entries if e.kind == kind), key=lambda e: e.rate, default=None)
+        for kind in ("ours", "several", "kept", "opened")
+    }
+    ours, peers = best["ours"], [e for e in (best["kept"], best["opened"]) if e is not None]
+    if ours is None or not peers:
+        return []
+    peer = max(peers, key=lambda e: e.rate)
+    asked = [(ours, peer, video.target_small if small else video.target_full)]
+    if best["opened"] is not None:
+        asked.append((ours, best["opened"], TARGET_OVER_OPENING))
+    if best["several"] is not None and video.target_per_gop is not None:
+        asked.append((best["several"], peer, video.target_per_gop))
+    return [
+        {
+            "ours": mine.name,
+            "peer": other.name,
+            "ratio": round(statistics.median(by_round(mine, other)), 2),
+            "ratio_by_round": [round(ratio, 2) for ratio in by_round(mine, other)],
+            "target": target,
+        }
+        for mine, other, target in asked
+    ]
+
+
+def by_round(mine: Contender, other: Contender) -> list[float]:
+    return [a / b for a, b in zip(mine.rates, other.rates, strict=True)]
+
+
+def print_result(result: dict[str, Any]) -> None:
+    print(f"\n{result['video']}, {result['size']}: {result['exact_clips']} clips bit-exact")
+    for row in result["rows"]:
+        print(f"  {row['name']:54} {row['clips_per_s']:7.2f} clips/s")
+    for name, reason in result["missing"].items():
+        print(f"  {name:54} skipped: {reason}")
+    for line in result["verdicts"]:
+        met = "met" if line["ratio"] >= line["target"] else "MISSED"
+        pair = f"{line['ours']} / {line['peer']}"
+        print(f"  {pair}: {line['ratio']:.2f} (target {line['target']}: {met})")
+
+
+def measure(
+    video: Video, sizes: list[str], repo_folder: Path, arguments: argparse.Namespace
+) -> Iterator[dict[str, Any]]:
+    paths = prepare(arguments.videos, video, arguments.seconds, arguments.copies)
+    index_in_place(str(repo_folder), str(paths[0].parent))
+    with dstream.open(repo_folder) as repo:
+        exact = check_exact(Ours(repo, None), paths[0].parent, arguments.exact_clips)
+        for size in sizes:
+            shape = None if size == "full" else SMALL
+            entries, missing = contenders(repo, video, shape)
+            take_turns(entries, paths, arguments.seconds * RATE, arguments)
+            rows = [
+                {
+                    "name": entry.name,
+                    "kind": entry.kind,
+                    "clips_per_s": round(entry.rate, 2),
+                    "clips_per_s_by_round": [round(rate, 2) for rate in entry.rates],
+                }
+                for entry in entries
+            ]
+            yield {
+                "video": video.name,
+                "size": size,
+                "exact_clips": exact,
+                "rows": rows,
+                "missing": missing,
+                "verdicts": verdicts(entries, video, small=shape is not None),
+            }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("videos", type=Path, help="folder for the videos; made where they lack")
+    parser.add_argument("--only", help="names of videos, by commas", default="")
+    parser.add_argument("--sizes", help="full, 256, or both", default="full,256")
+    parser.add_argument("--seconds", type=int, default=200, help="length of each video")
+    parser.add_argument("--copies", type=int, default=4)
+    parser.add_argument("--clips", type=int, default=24, help="in a turn")
+    parser.add_argument("--limit-s", type=float, default=4.0, help="of a turn")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--exact-clips", type=int, default=8)
+    parser.add_argument("--json", type=Path)
+    arguments = parser.parse_args()
+    only = arguments.only.split(",") if arguments.only else [video.name for video in VIDEOS]
+    results = []
+    for video in (video for video in VIDEOS if video.name in only):
+        with tempfile.TemporaryDirectory() as scratch:
+            for result in measure(video, arguments.sizes.split(","), Path(scratch), arguments):
+                print_result(result)
+                results.append(result)
+    if arguments.json:
+        arguments.json.write_text(json.dumps({"frames": FRAMES, "runs": results}, indent=1))
+
+
+if __name__ == "__main__":
+    main()
