@@ -50,7 +50,7 @@ def test_every_verb_and_option_is_documented(verb: str) -> None:
 @pytest.mark.parametrize("verb", VERBS)
 def test_every_verb_speaks_json_and_only_init_takes_its_repository_by_place(verb: str) -> None:
     assert {"--json", "--quiet", "--debug"} <= set(options_of(verb))
-    assert ("--repo" in options_of(verb)) == (verb not in {"init", "proxy", "recipes"})
+    assert ("--repo" in options_of(verb)) == (verb not in {"doctor", "init", "proxy", "recipes"})
 
 
 def test_exit_codes_are_documented() -> None:

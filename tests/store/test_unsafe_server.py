@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from cli_runner import dstream
 from dstream.catalog import Catalog
 from dstream.errors import UnsafeStoreError
 from dstream.store.opening import open_store
@@ -76,3 +77,15 @@ def test_the_command_says_so(gateway_bucket: S3Place) -> None:
     )
     assert outcome.returncode == 12
     assert "If-None-Match" in outcome.stderr
+
+
+def test_the_doctor_says_so(gateway_bucket: S3Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", gateway_bucket.endpoint_url)
+    ran = dstream("doctor", f"{gateway_bucket.url}/lab", "--write", "--json", "--seconds", "0.1")
+    (found,) = [
+        finding
+        for finding in ran.document()["findings"]
+        if finding["check"] == "conditional writes"
+    ]
+    assert (ran.code, found["verdict"]) == (0, "bad")
+    assert "second write of the same key" in found["found"]

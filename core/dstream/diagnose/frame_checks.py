@@ -1,0 +1,102 @@
+"""The fourth gap: what turns bytes into frames here, and how fast."""
+
+from __future__ import annotations
+
+import importlib.util
+import io
+from fractions import Fraction
+
+from dstream.clock import Clock
+from dstream.diagnose.finding import Finding, Gap, Page, Verdict, graded
+
+_CODECS = ("h264", "hevc", "av1", "vp9", "mpeg4", "mjpeg", "vvc")
+_WIDTH, _HEIGHT, _FRAMES = 1280, 720, 30
+
+
+def frame_findings(page: Page, clock: Clock) -> None:
+    """Add a line for NVDEC, the CPU's decoders, and what one thread of them does."""
+    with page.check(Gap.FRAMES, "NVDEC"):
+        _nvdec(page)
+    with page.check(Gap.FRAMES, "CPU decoders"):
+        found, missing = cpu_decoders()
+        told = ", ".join(found) + (f"; not {', '.join(missing)}" if missing else "")
+        verdict = Verdict.GOOD if {"h264", "hevc", "av1"} <= set(found) else Verdict.WEAK
+        page.add(Finding(Gap.FRAMES, "CPU decoders", told, verdict))
+    with page.check(Gap.FRAMES, "CPU decoding"):
+        rate = decode_rate(clock)
+        page.add(
+            Finding(
+                Gap.FRAMES,
+                "CPU decoding",
+                f"{rate:,.0f} frames/s of {_WIDTH}x{_HEIGHT} H.264 a thread, without conversion",
+                graded(rate, 200, 60),
+                "" if rate >= 200 else "decode on more cores, or store smaller pictures",
+                rate,
+                "frames/s",
+            )
+        )
+
+
+def _nvdec(page: Page) -> None:
+    if importlib.util.find_spec("PyNvVideoCodec") is None:
+        told = "PyNvVideoCodec is not installed: frames are decoded on the CPU"
+        page.add(Finding(Gap.FRAMES, "NVDEC", told, Verdict.ABSENT))
+        return
+    import PyNvVideoCodec as nvc
+
+    decodes: list[str] = []
+    for codec in ("H264", "HEVC", "AV1", "VP9"):
+        caps = nvc.GetDecoderCaps(gpuid=0, codec=getattr(nvc.cudaVideoCodec, codec))
+        if caps.get("is_supported"):
+            decodes.append(f"{codec} to {caps.get('max_width')}x{caps.get('max_height')}")
+    engines = f"{caps.get('num_decoder_engines', '?')} engines: "
+    verdict = Verdict.GOOD if decodes else Verdict.BAD
+    page.add(Finding(Gap.FRAMES, "NVDEC", engines + ", ".join(decodes or ["no codec"]), verdict))
+
+
+def cpu_decoders() -> tuple[list[str], list[str]]:
+    """Codecs that libav decodes here, and those of the common ones that it does not."""
+    import av
+
+    found, missing = [], []
+    for name in _CODECS:
+        try:
+            av.codec.Codec(name, "r")
+        except (ValueError, av.FFmpegError):
+            missing.append(name)
+        else:
+            found.append(name)
+    return found, missing
+
+
+def decode_rate(clock: Clock) -> float:
+    """Frames a second of one thread, on a short video made here: H.264 with B-frames.
+
+    Raises:
+        Exception: whatever libav raises, for example where it was built without an encoder.
+    """
+    import av
+    import numpy as np
+
+    memory = io.BytesIO()
+    with av.open(memory, "w", format="mp4") as writing:
+        stream = writing.add_stream("libx264", rate=30, options={"preset": "veryfast", "bf": "3"})
+        stream.width, stream.height, stream.pix_fmt = _WIDTH, _HEIGHT, "yuv420p"
+        rows = np.arange(_HEIGHT * 3 // 2, dtype=np.float32)[:, None]
+        columns = np.arange(_WIDTH, dtype=np.float32)[None, :]
+        for number in range(_FRAMES):
+            # Waves that move, so that the decoder has motion and residuals to work on.
+            wave = np.sin(rows / 17 + number / 3) + np.cos(columns / 23 - number / 5)
+            picture = 128 + 60 * wave
+            frame = av.VideoFrame.from_ndarray(picture.astype(np.uint8), format="yuv420p")
+            frame.pts, frame.time_base = number, Fraction(1, 30)
+            writing.mux(stream.encode(frame))
+        writing.mux(stream.encode(None))
+    memory.seek(0)
+    with av.open(memory, "r") as reading:
+        track = reading.streams.video[0]
+        track.thread_count = 1
+        packets = [packet for packet in reading.demux(track) if packet.size]
+        began_s = clock.monotonic_s()
+        decoded = sum(len(track.codec_context.decode(packet)) for packet in [*packets, None])
+    return decoded / max(clock.monotonic_s() - began_s, 1e-9)

@@ -1,0 +1,119 @@
+"""The doctor on machines that lack things: a page each time, and never a traceback."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cli_runner import Ran, dstream
+from dstream.clock import FakeClock
+from dstream.diagnose.finding import Gap, Page, Verdict
+from dstream.diagnose.gpu_checks import rdma_cards
+from dstream.diagnose.store_checks import StoreChecks
+from dstream.store.memory import MemoryStore
+from s3_services import S3Place, free_port
+
+QUICK = ("--seconds", "0.1")
+
+
+def lines(ran: Ran) -> dict[str, dict[str, Any]]:
+    assert (ran.code, "Traceback" in ran.err + ran.out) == (0, False)
+    document = json.loads(ran.out)
+    assert document["schema"] == "dstream.doctor/1"
+    return {finding["check"]: finding for finding in document["findings"]}
+
+
+def test_a_folder_and_a_disk(tmp_path: Path) -> None:
+    (tmp_path / "video.mp4").write_bytes(bytes(3_000_000))
+    found = lines(dstream("doctor", tmp_path, "--cache", tmp_path, "--write", "--json", *QUICK))
+    for check in ("round trip", "one stream", "16 streams", "requests", "writing", "reading",
+                  "random reads", "CPU decoding"):  # fmt: skip
+        assert found[check]["value"] > 0, check
+        assert found[check]["unit"]
+    assert found["conditional writes"]["verdict"] == "good"
+    assert found["listing"]["found"].startswith("1 objects in ")
+    assert [path.name for path in tmp_path.iterdir() if path.is_file()] == ["video.mp4"]
+    assert found["GPU"]["verdict"] in ("good", "absent", "bad")
+
+
+def test_the_page_fits_a_terminal(tmp_path: Path) -> None:
+    ran = dstream("doctor", tmp_path, "--cache", tmp_path, *QUICK)
+    assert ran.code == 0
+    assert "there is no object to read" in " ".join(ran.out.split())
+    assert "nothing is written without --write" in " ".join(ran.out.split())
+    assert max(map(len, ran.out.splitlines())) <= 80
+    for gap in Gap:
+        assert gap.value in ran.out
+
+
+def test_without_a_network(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{free_port()}")
+    found = lines(dstream("doctor", "s3://bucket/raw", "--cache", tmp_path, "--json", *QUICK))
+    assert found["listing"]["verdict"] == "not measured"
+    assert found["round trip"]["verdict"] == "not measured"
+    assert found["writing"]["value"] > 0
+
+
+def test_with_wrong_credentials(rgw_bucket: S3Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", rgw_bucket.endpoint_url)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong-and-secret")
+    ran = dstream("doctor", rgw_bucket.url, "--json", *QUICK)
+    found = lines(ran)
+    assert found["listing"]["verdict"] in ("bad", "not measured")
+    assert found["listing"]["remedy"]
+    assert "wrong-and-secret" not in ran.out + ran.err
+
+
+def test_on_a_real_bucket(rgw_bucket: S3Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", rgw_bucket.endpoint_url)
+    found = lines(dstream("doctor", rgw_bucket.url, "--write", "--json", *QUICK))
+    assert found["conditional writes"]["verdict"] == "good"
+    assert found["credentials"]["found"] == "from env, lasting"
+
+
+@pytest.mark.parametrize("folder", ["/proc", "/no/such/folder"])
+def test_a_disk_that_cannot_be_written(folder: str) -> None:
+    found = lines(dstream("doctor", "--cache", folder, "--json"))
+    assert found["writing"]["verdict"] == "not measured"
+    assert "--cache" in found["writing"]["remedy"]
+    assert found["store"]["remedy"] == "dstream doctor s3://bucket/prefix"
+
+
+def test_no_url_that_is_one() -> None:
+    found = lines(dstream("doctor", "gopher://x", "--json"))
+    assert found["store"]["verdict"] == "not measured"
+    assert "gopher" in found["store"]["found"]
+
+
+class Forgetful(MemoryStore):
+    """Lets every conditional write through."""
+
+    def put_if_absent(self, key: str, data: bytes, **more: Any) -> Any:
+        return self.put(key, data)
+
+
+def test_a_store_that_ignores_conditions_is_called_bad() -> None:
+    page = Page()
+    StoreChecks(Forgetful(), FakeClock(), 0.0).run(page, write=True)
+    found = {finding.check: finding for finding in page.findings}
+    assert found["conditional writes"].verdict is Verdict.BAD
+    assert "second write" in found["conditional writes"].found
+
+
+def test_a_clock_that_is_off_is_told() -> None:
+    store = MemoryStore(clock=FakeClock(1_000.0))
+    store.put("k", b"12345")
+    page = Page()
+    StoreChecks(store, FakeClock(5_000.0), 0.0).run(page, write=False)
+    (found,) = [finding for finding in page.findings if finding.check == "clock"]
+    assert (found.verdict, found.value) == (Verdict.WEAK, -4_000.0)
+
+
+def test_network_cards_are_those_that_the_kernel_knows(tmp_path: Path) -> None:
+    (tmp_path / "mlx5_1").mkdir()
+    (tmp_path / "mlx5_0").mkdir()
+    assert rdma_cards(tmp_path) == ["mlx5_0", "mlx5_1"]
+    assert rdma_cards(tmp_path / "absent") == []
