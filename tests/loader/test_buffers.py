@@ -1,6 +1,7 @@
 """Batch memory is used again, and never while anybody can see it."""
 
 import gc
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -140,3 +141,49 @@ def test_batches_are_tensors_where_torch_is(clips: Clips) -> None:
             clips.loader(2, device="cuda", array="torch")
     with pytest.raises(dstream.InvalidInputError, match="array='torch'"):
         clips.loader(2, device="cuda", array="numpy")
+
+
+def test_what_dlpack_consumers_hold_is_never_overwritten(clips: Clips) -> None:
+    torch = pytest.importorskip("torch")
+    takers: list[Callable[[Any], Any]] = [
+        lambda batch: np.from_dlpack(batch.video)[1:],
+        lambda batch: torch.from_dlpack(batch.video),
+        lambda batch: torch.utils.dlpack.to_dlpack(batch.video),
+        lambda batch: batch.video[0, :, 1].permute(0, 2, 1),
+        lambda batch: batch.video.numpy().view(np.int8),
+        lambda batch: batch.to("cpu").video.detach(),
+    ]
+    with clips.loader(2, epochs=2, array="torch") as loader:
+        kept = []
+        for number, batch in enumerate(loader):
+            held = takers[number % len(takers)](batch)
+            kept.append((batch_hash(batch), batch.video.data_ptr(), held))
+            del batch
+    assert len({place for _, place, _ in kept}) == len(kept) == 24
+    with clips.loader(2, epochs=2, array="torch") as loader:
+        for (_, _, held), batch in zip(kept, loader, strict=True):
+            kind = type(held).__name__
+            if kind == "PyCapsule":
+                assert torch.equal(torch.utils.dlpack.from_dlpack(held), batch.video)
+            elif np.asarray(held).shape == tuple(batch.video.shape):
+                assert (np.asarray(held).view(np.uint8) == batch.video.numpy()).all()
+
+
+def test_memory_returns_when_its_holders_go(clips: Clips) -> None:
+    with clips.loader(2, epochs=None) as loader:
+        size_bytes = next(loader).video.nbytes
+        tracemalloc.start()
+        try:
+            kept = [next(loader) for _ in range(40)]
+            held_bytes, _ = tracemalloc.get_traced_memory()
+            assert held_bytes > 35 * size_bytes
+            views = [batch.video[0, 0] for batch in kept[:3]]
+            del kept
+            for _ in range(8):  # the pool notices when it is asked
+                next(loader)
+            gc.collect()
+            left_bytes, _ = tracemalloc.get_traced_memory()
+            # Those in the making, in hand and in the pool, and what the views hold.
+            assert left_bytes < (len(views) + 8) * size_bytes
+        finally:
+            tracemalloc.stop()

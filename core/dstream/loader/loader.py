@@ -259,6 +259,11 @@ class Loader:
             finally:
                 self._stop = None
 
+    @property
+    def facts(self) -> RankFacts:
+        """What ranks compare with each other."""
+        return RankFacts(self._identity, self._cursor, self.ranks)
+
     def check_ranks(self, group: Any = None) -> None:
         """Ask all ranks whether they deal out one sequence; every rank calls it.
 
@@ -272,8 +277,7 @@ class Loader:
         Raises:
             InvalidInputError: on every rank, naming what differs; or there is no group.
         """
-        facts = RankFacts(self._identity, self._cursor, self.ranks)
-        check_agreement(gathered(facts, "check_ranks()", group))
+        check_agreement(gathered(self.facts, "check_ranks()", group))
 
     @overload
     def report(self, gather: Literal[False] = False) -> LoaderReport: ...
