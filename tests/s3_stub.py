@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import socket
 import struct
@@ -31,6 +32,11 @@ class Reply:
     """Send only this many bytes of the body, then close."""
     reset: bool = False
     """Reset the connection instead of answering."""
+    stall_s: float = 0.0
+    """Wait so long before the body's byte ``stall_at``, or before the answer."""
+    stall_at: int | None = None
+    trickle_s: float = 0.0
+    """Send the body byte by byte, with so long a pause between them."""
 
 
 def s3_error(status: int, code: str, **headers: str) -> Reply:
@@ -46,6 +52,7 @@ class Stub:
 
     def __init__(self) -> None:
         self.requests: list[Request] = []
+        self.stopped = threading.Event()
         self.answer: Answerer = lambda request: s3_error(404, "NoSuchKey")
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
         self._server.daemon_threads = True
@@ -57,6 +64,7 @@ class Stub:
         return f"http://127.0.0.1:{self._server.server_address[1]}"
 
     def close(self) -> None:
+        self.stopped.set()
         self._server.shutdown()
         self._thread.join()
         self._server.server_close()
@@ -77,7 +85,10 @@ class Stub:
                 headers = {name.lower(): value for name, value in self.headers.items()}
                 request = Request(self.command, self.path, headers, self.rfile.read(length))
                 stub.requests.append(request)
-                self._send(stub.answer(request))
+                try:
+                    self._send(stub.answer(request))
+                except ConnectionError:
+                    self.close_connection = True  # the client gave up
 
             do_GET = do_PUT = do_HEAD = do_POST = do_DELETE = _serve
 
@@ -87,15 +98,33 @@ class Stub:
                     self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
                     self.close_connection = True
                     return
+                if reply.stall_at is None:
+                    stub.stopped.wait(reply.stall_s)
                 self.send_response(reply.status)
                 named = {"Content-Length": str(len(reply.body)), **reply.headers}
                 for name, value in named.items():
                     self.send_header(name, value)
                 self.end_headers()
                 if self.command != "HEAD":
-                    self.wfile.write(reply.body[: reply.cut_at])
+                    self._send_body(reply)
                 if reply.cut_at is not None:
                     self.close_connection = True
+
+            def _send_body(self, reply: Reply) -> None:
+                body = reply.body[: reply.cut_at]
+                if reply.trickle_s:
+                    for place in range(len(body)):
+                        self.wfile.write(body[place : place + 1])
+                        stub.stopped.wait(reply.trickle_s)
+                    return
+                self.wfile.write(body[: reply.stall_at])
+                if reply.stall_at is not None:
+                    stub.stopped.wait(reply.stall_s)
+                    self.wfile.write(body[reply.stall_at :])
+
+            def handle(self) -> None:
+                with contextlib.suppress(ConnectionError):  # the client went away
+                    super().handle()
 
             def log_message(self, *_: object) -> None:
                 pass
@@ -124,6 +153,21 @@ def forward_to(endpoint_url: str, *, without: str = "") -> Answerer:
             return Reply(reply.status, body, named)
         finally:
             connection.close()
+
+    return answer
+
+
+def remembered(inner: Answerer) -> Answerer:
+    """Ask for each thing once: the second time the answer comes at once."""
+    known: dict[tuple[str, str, str | None], Reply] = {}
+
+    def answer(request: Request) -> Reply:
+        wanted = request.method, request.path, request.headers.get("range")
+        if request.method not in ("GET", "HEAD"):
+            return inner(request)
+        if wanted not in known:
+            known[wanted] = inner(request)
+        return known[wanted]
 
     return answer
 

@@ -253,10 +253,10 @@ def test_retry_after_is_waited_and_everything_counted(stub: Stub, meter: Meter) 
     assert outcomes(meter) == {
         ("get", "throttled"): 1,
         ("get", "short-read"): 1,
-        ("get", "error"): 1,
+        ("get", "reset"): 1,
         ("get", "ok"): 1,
     }
-    assert meter.snapshot().event("retry") == {"throttled": 1, "short-read": 1, "error": 1}
+    assert meter.snapshot().event("retry") == {"throttled": 1, "short-read": 1, "reset": 1}
     assert meter.snapshot().event("throttle") == {"SlowDown": 1}
     assert 7.0 <= clock.slept_s[0] < 7.2
     assert len(clock.slept_s) == 3

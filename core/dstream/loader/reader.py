@@ -30,6 +30,8 @@ _CROP = 4
 """First word of the hashes that place random crops."""
 
 _MAX_WIDENINGS = 8
+_MAX_TRIES = 4
+"""How often bytes are fetched whose checksum does not fit, before they count as damaged."""
 _SIDE_CACHE_BYTES = 64 * MIB
 
 
@@ -190,8 +192,8 @@ class ClipReader:
     ) -> ReadClip:
         """The clip's frames, written into ``out`` where it is given, and its side arrays.
 
-        Reads on when the decoder needs a neighbouring GOP, and once more when bytes with a
-        checksum arrived damaged.
+        Reads on when the decoder needs a neighbouring GOP, and again, a few times, when bytes
+        with a checksum arrived damaged.
 
         Raises:
             CorruptDataError: the stored bytes are damaged.
@@ -210,8 +212,8 @@ class ClipReader:
     ) -> ReadClip:
         sample, plan = planned.sample, planned.plan
         held = dict(zip((extent.gop for extent in plan.extents), data, strict=True))
-        read_again = False
-        for _ in range(_MAX_WIDENINGS):
+        tries = 1
+        for _ in range(_MAX_WIDENINGS + _MAX_TRIES):
             try:
                 pieces = [held[extent.gop] for extent in plan.extents]
                 decoded = decoder.decode(sample.index, plan, pieces, out, crop_at=planned.crop_at)
@@ -221,9 +223,10 @@ class ClipReader:
                 pieces = self.fetch_extents(sample.video, missing)
                 held |= dict(zip((extent.gop for extent in missing), pieces, strict=True))
             except CorruptDataError:
-                if read_again or all(extent.checksum is None for extent in plan.extents):
+                verified = any(extent.checksum is not None for extent in plan.extents)
+                if tries == _MAX_TRIES or not verified:
                     raise
-                read_again = True
+                tries += 1
                 self.meter.event("refetch", "checksum")
                 pieces = self.fetch_extents(sample.video, plan.extents, fresh=True)
                 held |= dict(zip((extent.gop for extent in plan.extents), pieces, strict=True))
@@ -288,15 +291,20 @@ class ClipReader:
 
 @contextmanager
 def _naming(sample: Sample) -> Iterator[None]:
-    """Name the sample and its file in errors that come from bytes alone."""
+    """Name the sample, its file and object in errors that come from bytes alone."""
     try:
         yield
     except (MediaError, CorruptDataError) as error:
         if "sample_key" in error.facts:
             raise
+        video = sample.video
+        where = f"file {video.name!r}"
+        if isinstance(error, CorruptDataError):
+            where += f", object {video.key!r} in {video.store.url}"
+        named = {"sample_key": sample.key, "file": video.name, "object": video.key}
         raise type(error)(
-            f"sample {sample.key!r} (file {sample.video.name!r}): {error}",
-            **{**error.facts, "sample_key": sample.key, "file": sample.video.name},  # type: ignore[arg-type]
+            f"sample {sample.key!r} ({where}): {error}",
+            **{**error.facts, **named},  # type: ignore[arg-type]
         ) from error
 
 

@@ -49,6 +49,13 @@ It is a ``StorageError``: the same bytes may be sent to the same key again.
 """
 
 
+_LOST = ("ConnectionClosedError", "ConnectionResetError", "BrokenPipeError")
+"""Facts ``code`` of connections that were lost before the whole answer had come."""
+
+DEADLINE_CODE = "read-deadline"
+"""The fact ``code`` of an answer that did not come in time."""
+
+
 @dataclass(slots=True)
 class Traffic:
     """Bytes of one attempt; filled in while it runs."""
@@ -68,7 +75,9 @@ def outcome_of(error: DstreamError) -> str:
     for kind, code in _OUTCOMES:
         if isinstance(error, kind):
             return code
-    return "error"
+    if error.facts.get("code") in _LOST:
+        return "reset"
+    return DEADLINE_CODE if error.facts.get("code") == DEADLINE_CODE else "error"
 
 
 @contextmanager

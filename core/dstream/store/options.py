@@ -41,6 +41,10 @@ class StoreOptions:
     sent with every operation that knows it. Not shown: customer keys are secrets."""
     connect_timeout_s: float = 5.0
     read_timeout_s: float = 60.0
+    """Longest wait for an answer, or for the next bytes of one."""
+    stall_timeout_s: float = 5.0
+    """A ranged read without an answer for so long is given up and tried again, with twice the
+    time each time, up to ``read_timeout_s``. Its body has a second a MiB more."""
     commit_timeout_s: float = 10.0
     """Read timeout of put-if-absent: an answer that late is settled by reading back."""
     connections: int = 64
@@ -56,6 +60,9 @@ class StoreOptions:
             raise InvalidInputError(
                 f"S3 addressing {self.addressing!r} is unknown; use auto, path or virtual"
             )
+        timeouts = self.connect_timeout_s, self.read_timeout_s, self.stall_timeout_s
+        if not min(timeouts) > 0:
+            raise InvalidInputError(f"S3 timeouts must be above 0 seconds, got {min(timeouts)}")
         if self.part_bytes < 5 * 1024 * 1024:
             raise InvalidInputError("S3 wants parts of at least 5 MiB (part_bytes)")
         for name in self.request_args:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
-import socket
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,12 +18,13 @@ from botocore import UNSIGNED
 from botocore.awsrequest import AWSResponse
 from botocore.config import Config
 from botocore.handlers import add_expect_header
-from botocore.httpsession import URLLib3Session
+from botocore.httpsession import get_cert_path
 from botocore.utils import get_environ_proxies
 
 from dstream.errors import InvalidInputError
 from dstream.store.options import StoreOptions
 from dstream.store.s3_errors import Target, translated
+from dstream.store.s3_http import Endpoint, endpoint_of
 
 # What the store calls; request arguments are checked against these.
 OPERATIONS = (
@@ -40,12 +40,6 @@ _PER_REQUEST = {
     "amz-sdk-invocation-id", "amz-sdk-request", "authorization", "x-amz-content-sha256",
     "x-amz-date", "x-amz-security-token", "x-amz-checksum-mode",
 }  # fmt: skip
-
-# No delay, and probes on idle connections, so that a dead peer is noticed.
-_SOCKET_OPTIONS = [
-    (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
-    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
-]
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,16 +146,14 @@ class Clients:
             _signed_region(headers.get("Authorization", "")),
         )
 
-    def http_session(self, options: StoreOptions) -> URLLib3Session:
-        """A connection pool for one thread, with boto3's settings for TLS and proxies."""
-        url = self.data.meta.endpoint_url
+    def endpoint(self, url: str) -> Endpoint:
+        """How ranged reads reach a server, with boto3's settings for TLS and proxies."""
         bundle = self._session.get_config_variable("ca_bundle")
-        return URLLib3Session(
-            verify=bundle or True,
-            proxies=get_environ_proxies(url),
-            timeout=(options.connect_timeout_s, options.read_timeout_s),
-            max_pool_connections=1,
-            socket_options=_SOCKET_OPTIONS,
+        return endpoint_of(
+            url,
+            get_environ_proxies(url),
+            get_cert_path(bundle or True),
+            self._options.connect_timeout_s,
         )
 
     def credentials(self) -> Any:

@@ -1,4 +1,4 @@
-"""Ranged reads of S3 objects: urllib3 with botocore's signer, one kept connection a thread.
+"""Ranged reads of S3 objects: one kept connection a thread, a deadline for every answer.
 
 boto3 costs several times the CPU for the same bytes, and hides what a read plan must know: the
 status, Retry-After, how many bytes really came. The request itself is still botocore's: it
@@ -12,18 +12,16 @@ import re
 import threading
 import weakref
 from dataclasses import dataclass
-from http.client import IncompleteRead
+from http.client import HTTPException, HTTPResponse, IncompleteRead
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 from botocore import exceptions as boto
-from botocore.auth import S3SigV4Auth
-from botocore.awsrequest import AWSPreparedRequest, AWSRequest
-from botocore.httpsession import URLLib3Session
-from urllib3.exceptions import HTTPError
 
+from dstream.clock import SystemClock
 from dstream.errors import DstreamError, ShortReadError, SourceChangedError, StorageError
 from dstream.store.base import Blob, ObjectInfo
+from dstream.store.metered import DEADLINE_CODE
 from dstream.store.options import StoreOptions
 from dstream.store.ranges import past_end
 from dstream.store.s3_client import Clients
@@ -34,7 +32,12 @@ from dstream.store.s3_errors import (
     http_date_s,
     parse_answer,
 )
+from dstream.store.s3_http import DeadlineError, KeptConnection
+from dstream.store.s3_sign import signed_headers
+from dstream.units import KIB, MIB
 
+_CLOCK = SystemClock()
+_BYTES_PER_S, _SLOWEST_BYTES_PER_S = MIB, 64 * KIB
 _ERROR_BODY_BYTES = 64 * 1024
 _UNRESERVED = "-._~/"
 
@@ -67,6 +70,30 @@ class RangedRead:
         return f"bytes={self.start_byte}-" if self.start_byte else None
 
 
+def allowed_s(size_bytes: int, late: int, options: StoreOptions) -> float:
+    """How long an answer of so many bytes may take. Pure.
+
+    A second a MiB beyond ``stall_timeout_s``, and twice that for each answer in a row that was
+    late: what looks like a stall may be a slow store, and that must get its answers in the end.
+    At most ``read_timeout_s`` and 64 KiB a second.
+
+    >>> options = StoreOptions(stall_timeout_s=5, read_timeout_s=60)
+    >>> [allowed_s(2 * MIB, late, options) for late in (0, 1, 9)]
+    [7.0, 14.0, 92.0]
+    """
+    wanted_s = (options.stall_timeout_s + size_bytes / _BYTES_PER_S) * 2.0 ** min(late, 32)
+    return min(wanted_s, options.read_timeout_s + size_bytes / _SLOWEST_BYTES_PER_S)
+
+
+@dataclass(slots=True, weakref_slot=True, eq=False)
+class _Line:
+    """One thread's connection."""
+
+    connection: KeptConnection
+    late: int = 0
+    """Answers in a row that were late."""
+
+
 class RangedReader:
     """Reads byte ranges. Used by many threads of one process; not across a fork."""
 
@@ -74,75 +101,113 @@ class RangedReader:
         self._clients = clients
         self._options = options
         self._template = clients.template(bucket)
+        parts = urlsplit(self._template.url_before)
+        # As http.client writes it: without the scheme's own port.
+        self._host = parts.netloc.removesuffix(":443" if parts.scheme == "https" else ":80")
+        self._path_before = parts.path
+        self._query = self._template.url_after.removeprefix("?")
+        self._endpoint = clients.endpoint(self._template.url_before)
         self._local = threading.local()
-        self._sessions: weakref.WeakSet[URLLib3Session] = weakref.WeakSet()
+        self._lines: weakref.WeakSet[_Line] = weakref.WeakSet()
         self._lock = threading.Lock()
 
     def read(self, wanted: RangedRead) -> Blob:
         """The bytes, checked against the answer's status, range, length and ETag.
 
-        ``ShortReadError`` and other failures in the body carry ``received_bytes``.
+        ``ShortReadError`` and other failures in the body carry ``received_bytes``. An answer
+        that is late is a ``StorageError`` with the fact ``code`` ``read-deadline``.
         """
-        try:
-            request = self._signed(wanted)
-            response = self._session().send(request)
-        except boto.BotoCoreError as error:
-            raise error_for_botocore(error, wanted.target) from error
-        raw = response.raw
+        line = self._line()
         done = False
         try:
-            blob = _checked(wanted, response.status_code, response.headers, raw)
+            blob = self._read(wanted, line)
             done = True
-            return blob
+        except boto.BotoCoreError as error:
+            raise error_for_botocore(error, wanted.target) from error
+        except DeadlineError as error:
+            line.late += 1
+            raise self._late(wanted, line, error.received_bytes) from error
         finally:
             if not done:
                 # What is left of the body must not be taken for the next answer.
-                raw.close()
+                line.connection.close()
+        line.late = 0
+        return blob
+
+    def _read(self, wanted: RangedRead, line: _Line) -> Blob:
+        connection = line.connection
+        path, query = self._target(wanted)
+        headers = {**self._headers(wanted, path, query), **connection.extra_headers}
+        response = connection.get(
+            f"{path}?{query}" if query else path, headers, allowed_s(0, line.late, self._options)
+        )
+        status = response.status
+        try:
+            if status not in (200, 206):
+                raise _refusal(wanted, status, response)
+            size_bytes, expected_bytes = _sizes(wanted, status, response.headers)
+            etag = unquoted(response.headers.get("ETag", ""))
+            require_etag(wanted, etag)
+            connection.extend(allowed_s(expected_bytes, line.late, self._options))
+            data = _body(wanted, response, expected_bytes)
+        except TimeoutError as error:
+            raise connection.late() from error
+        finally:
+            response.close()
+        return Blob(data, _info(wanted, response.headers, etag, size_bytes))
+
+    def _late(self, wanted: RangedRead, line: _Line, received_bytes: int) -> StorageError:
+        wait_s = allowed_s(0, line.late - 1, self._options)
+        return StorageError(
+            f"{wanted.target.url}: no answer within {wait_s:g} s (or {received_bytes} bytes of one "
+            f"and no more) for bytes [{wanted.start_byte}, {wanted.stop_byte})",
+            key=wanted.name,
+            code=DEADLINE_CODE,
+            received_bytes=received_bytes,
+        )
 
     def close(self) -> None:
         """Close the connections of all threads."""
         with self._lock:
-            sessions = list(self._sessions)
-        for session in sessions:
-            session.close()
+            lines = list(self._lines)
+        for line in lines:
+            line.connection.close()
 
-    def _session(self) -> URLLib3Session:
-        session: URLLib3Session | None = getattr(self._local, "session", None)
-        if session is None:
-            session = self._clients.http_session(self._options)
-            self._local.session = session
+    def _line(self) -> _Line:
+        line: _Line | None = getattr(self._local, "line", None)
+        if line is None:
+            line = self._local.line = _Line(KeptConnection(self._endpoint))
+            weakref.finalize(line, line.connection.close)  # at the thread's end
             with self._lock:
-                self._sessions.add(session)
-        return session
+                self._lines.add(line)
+        return line
 
-    def _signed(self, wanted: RangedRead) -> AWSPreparedRequest:
+    def _target(self, wanted: RangedRead) -> tuple[str, str]:
+        """Path and query of the request."""
+        path = f"{self._path_before}{quote(wanted.key, safe=_UNRESERVED)}"
+        if wanted.version is None:
+            return path, self._query
+        version = f"versionId={quote(wanted.version, safe='-._~')}"
+        return path, "&".join(sorted(filter(None, (*self._query.split("&"), version))))
+
+    def _headers(self, wanted: RangedRead, path: str, query: str) -> dict[str, str]:
         template = self._template
-        url = f"{template.url_before}{quote(wanted.key, safe=_UNRESERVED)}{template.url_after}"
-        if wanted.version is not None:
-            joint = "&" if "?" in template.url_after else "?"
-            url += f"{joint}versionId={quote(wanted.version, safe='-._~')}"
-        headers = dict(template.headers)
+        headers = {**template.headers, "Accept-Encoding": "identity"}
         if wanted.range_header is not None:
             headers["Range"] = wanted.range_header
         if wanted.expect_etag is not None and wanted.send_if_match:
             headers["If-Match"] = f'"{wanted.expect_etag}"'
-        if template.region is not None:
-            request = AWSRequest(method="GET", url=url, headers=headers)
-            credentials = self._clients.credentials()
-            S3SigV4Auth(credentials, "s3", template.region).add_auth(request)
-            headers = dict(request.headers.items())
-        return AWSPreparedRequest("GET", url, headers, None, stream_output=True)
+        if template.region is None:
+            return headers
+        found = self._clients.credentials()
+        given = (found.access_key, found.secret_key, found.token)
+        return signed_headers(
+            self._host, path, query, headers, given, template.region, _CLOCK.now_s()
+        )
 
 
-def _checked(wanted: RangedRead, status: int, headers: Any, raw: Any) -> Blob:
-    """Body and facts of an answer, or the error that it amounts to."""
-    if status not in (200, 206):
-        raise _refusal(wanted, status, headers, raw)
-    size_bytes, expected_bytes = _sizes(wanted, status, headers)
-    etag = unquoted(headers.get("ETag", ""))
-    require_etag(wanted, etag)
-    data = _body(wanted, raw, expected_bytes)
-    info = ObjectInfo(
+def _info(wanted: RangedRead, headers: Any, etag: str, size_bytes: int) -> ObjectInfo:
+    return ObjectInfo(
         wanted.name,
         size_bytes,
         etag,
@@ -150,7 +215,6 @@ def _checked(wanted: RangedRead, status: int, headers: Any, raw: Any) -> Blob:
         last_modified_s=http_date_s(headers.get("Last-Modified", "")),
         server_date_s=http_date_s(headers.get("Date", "")),
     )
-    return Blob(data, info)
 
 
 def require_etag(wanted: RangedRead, etag: str) -> None:
@@ -191,13 +255,14 @@ def _sizes(wanted: RangedRead, status: int, headers: Any) -> tuple[int, int]:
     return size, expected
 
 
-def _body(wanted: RangedRead, raw: Any, expected_bytes: int) -> bytes:
+def _body(wanted: RangedRead, response: HTTPResponse, expected_bytes: int) -> bytes:
     try:
-        data: bytes = raw.read() if expected_bytes else b""
-    except HTTPError as error:
-        partial = _partial_bytes(error)
-        if partial is not None:
-            raise _short(wanted, partial, expected_bytes) from error
+        data = response.read()
+    except IncompleteRead as error:
+        raise _short(wanted, len(error.partial), expected_bytes) from error
+    except TimeoutError:
+        raise
+    except (OSError, HTTPException) as error:
         raise StorageError(
             f"{wanted.target.url}: the connection failed in the middle of the body: {error}",
             key=wanted.name,
@@ -206,18 +271,6 @@ def _body(wanted: RangedRead, raw: Any, expected_bytes: int) -> bytes:
     if len(data) != expected_bytes:
         raise _short(wanted, len(data), expected_bytes)
     return data
-
-
-def _partial_bytes(error: BaseException) -> int | None:
-    """Bytes that had come when the connection ended, if that is what happened."""
-    seen: BaseException | None = error
-    while seen is not None:
-        if isinstance(seen, IncompleteRead):
-            partial: Any = seen.partial
-            # urllib3 puts a number where http.client puts the bytes.
-            return partial if isinstance(partial, int) else len(partial)
-        seen = seen.__cause__ or seen.__context__
-    return None
 
 
 def _short(wanted: RangedRead, received_bytes: int, expected_bytes: int) -> ShortReadError:
@@ -230,10 +283,10 @@ def _short(wanted: RangedRead, received_bytes: int, expected_bytes: int) -> Shor
     )
 
 
-def _refusal(wanted: RangedRead, status: int, headers: Any, raw: Any) -> DstreamError:
+def _refusal(wanted: RangedRead, status: int, response: HTTPResponse) -> DstreamError:
     try:
-        body = raw.read(_ERROR_BODY_BYTES)
-    except HTTPError:
+        body = response.read(_ERROR_BODY_BYTES)
+    except (OSError, HTTPException):
         body = b""  # the status alone tells enough
     if status == 416:
         return ShortReadError(
@@ -243,7 +296,7 @@ def _refusal(wanted: RangedRead, status: int, headers: Any, raw: Any) -> Dstream
             received_bytes=0,
             retry=False,
         )
-    plain = {str(name).lower(): str(value) for name, value in headers.items()}
+    plain = {str(name).lower(): str(value) for name, value in response.headers.items()}
     return error_for(parse_answer(status, plain, body), wanted.target)
 
 
