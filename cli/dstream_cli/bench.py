@@ -121,7 +121,7 @@ def run(
     call = common(context, repo=repo, quiet=quiet, s3_arg=s3_arg)
     if stride is not None and fps is not None:
         raise InvalidInputError("give --stride or --fps, not both")
-    source = _open(
+    source = open_clips(
         call,
         target,
         {"cache": cache or None, "cache_bytes": cache_bytes or None},
@@ -156,7 +156,7 @@ def run(
     return 3 if report.skips else 0
 
 
-def _open(
+def open_clips(
     call: Common,
     target: str,
     cache: dict[str, Any],
@@ -166,6 +166,7 @@ def _open(
     recipe: str,
     **clip: Any,
 ) -> Clips:
+    """The clips of a dataset, or of raw videos, with the options of a verb."""
     import dstream
 
     options = call.store_options()

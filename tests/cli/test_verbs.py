@@ -253,6 +253,26 @@ def test_bench_a_dataset_and_a_raw_source_in_one_vocabulary(source: Path) -> Non
     assert packed["data_requests_per_clip"] >= 1
 
 
+def test_plan_tells_what_nodes_would_read(source: Path) -> None:
+    job = ["--nodes", "2", "--ranks-per-node", "1", "--batch-size", "2", "--cache", "1GB"]
+    assumed = ["--videos", "40", "--seconds", "60", "--resume-nodes", "1", *job]
+    ran = dstream("plan", *assumed)
+    assert (ran.code, ran.err) == (0, "")
+    assert fits(ran)
+    document = dstream("plan", *assumed, "--json").document()
+    runs = {(run["shuffle"], len(run["nodes"])): run["epochs"] for run in document["runs"]}
+    assert set(runs) == {("affine", 1), ("affine", 2), ("global", 1), ("global", 2)}
+    assert runs["affine", 1][0]["amplification"] < 1.1 < runs["global", 1][0]["amplification"]
+    assert runs["affine", 1][1]["bytes_read"] == 0
+    assert all(e["clips_lost"] == e["clips_repeated"] == 0 for run in runs.values() for e in run)
+    for target in ("clips", source / "a.mp4"):
+        document = dstream("plan", target, "--frames", "4", *job, "--json").document()
+        assert document["clips"] > 0
+        assert document["runs"][0]["epochs"][0]["bytes_unique"] > 0
+    assert dstream("plan", "--nodes", "2").code == 2
+    assert dstream("plan", "clips", "--videos", "3").code == 2
+
+
 def test_bench_counts_what_gives_no_clip(source: Path, tmp_path: Path) -> None:
     options = ["--clips", "12", "--frames", "4", "--batch-size", "2", "--resize", "32x32"]
     ran = dstream("bench", source, *options)
