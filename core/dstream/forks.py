@@ -28,9 +28,30 @@ def renew_after_fork(item: Renewable) -> None:
     _RENEWABLE[id(item)] = item
 
 
+class Preparable(Protocol):
+    """Something that has to be read before a fork, since a child cannot."""
+
+    def make_ready(self) -> None:
+        """Read what is missing; does nothing where nothing is."""
+        ...
+
+
+_PREPARABLE: weakref.WeakValueDictionary[int, Preparable] = weakref.WeakValueDictionary()
+
+
+def ready_before_fork(item: Preparable) -> None:
+    """Call ``item.make_ready()`` before every fork while ``item`` lives."""
+    _PREPARABLE[id(item)] = item
+
+
+def _make_all_ready() -> None:
+    for item in list(_PREPARABLE.values()):
+        item.make_ready()
+
+
 def _renew_all() -> None:
     for item in list(_RENEWABLE.values()):
         item.renew()
 
 
-os.register_at_fork(after_in_child=_renew_all)
+os.register_at_fork(before=_make_all_ready, after_in_child=_renew_all)

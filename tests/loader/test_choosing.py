@@ -9,13 +9,16 @@ import duckdb
 import pytest
 
 import dstream
+from dstream import forks
 from dstream.catalog import Catalog
-from dstream.errors import InvalidInputError
+from dstream.errors import InvalidInputError, StorageError
 from dstream.format import chosen_rows
 from dstream.format.chosen_rows import Choice
 from dstream.format.manifest import Manifest, merge_manifests
 from dstream.format.where import parse_where
+from dstream.loader import generation
 from dstream.loader.generation import GenerationSource
+from dstream.measure import Purpose
 from dstream.store.opening import open_store
 from loader_data import fill, new_url, publish, videos
 
@@ -100,16 +103,8 @@ def test_what_was_chosen_goes_along_and_is_not_evaluated_again(
     monkeypatch.setattr(chosen_rows, "locked_connection", no_database)
     monkeypatch.setattr(duckdb, "connect", no_database)
     assert pickle.loads(pickle.dumps(clips)).keys() == ["v02", "v03"]
-    context = multiprocessing.get_context("fork")
-    ours, theirs = context.Pipe(duplex=False)
-    child = context.Process(
-        target=lambda: theirs.send((clips.keys(), clips.fingerprint, clips["v03"].video.shape)),
-        daemon=True,
-    )
-    child.start()
-    assert ours.poll(60)
-    assert ours.recv() == (["v02", "v03"], clips.fingerprint, clips["v03"].video.shape)
-    child.join()
+    answer = in_fork(lambda: (clips.keys(), clips.fingerprint, clips["v03"].video.shape))
+    assert answer == (["v02", "v03"], clips.fingerprint, clips["v03"].video.shape)
 
 
 def test_a_hostile_filter_stops_before_anything_is_read(repository: str, tmp_path: Path) -> None:
@@ -119,3 +114,57 @@ def test_a_hostile_filter_stops_before_anything_is_read(repository: str, tmp_pat
         with pytest.raises(InvalidInputError, match="not allowed"):
             repo.clips("d", frames=4, where=where)
     assert repo.meter.snapshot().minus(before).total().count == 0
+
+
+def in_fork(work: Any) -> Any:
+    """What ``work()`` gives in a forked process."""
+    context = multiprocessing.get_context("fork")
+    ours, theirs = context.Pipe(duplex=False)
+    child = context.Process(target=lambda: theirs.send(work()), daemon=True)
+    child.start()
+    assert ours.poll(60), "the child hangs"
+    answer = ours.recv()
+    child.join()
+    return answer
+
+
+def test_names_of_a_large_dataset_are_read_with_the_first_sample_and_before_a_fork(
+    repository: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = shown(repository)
+    monkeypatch.setattr(generation, "EAGER_ROWS", 3)
+
+    def tables(clips: dstream.Clips) -> int:
+        return clips.meter.snapshot().total(purpose=Purpose.TABLE).count
+
+    clips = shown(repository, split="train", where="motion < 0.35")
+    opened = tables(clips)
+    with clips.loader(1) as loader:
+        assert len(loader) == 12
+    assert tables(clips) == opened  # nothing but the plan
+    assert clips["v02"].key == "v02"
+    assert tables(clips) == opened + 3 + 1  # names and places, and the group of packet tables
+    assert clips.keys() == ["v00", "v02"]
+    assert tables(clips) == opened + 4
+    late = shown(repository)
+    opened = tables(late)
+    assert in_fork(lambda: (late.keys(), tables(late))) == (whole.keys(), opened + 3)
+    assert tables(late) == opened + 3
+    assert late.fingerprint == whole.fingerprint
+
+
+def test_a_child_that_was_forked_without_the_names_says_so(
+    repository: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(generation, "EAGER_ROWS", 3)
+    clips = shown(repository)
+    monkeypatch.setattr(forks, "_PREPARABLE", {})
+
+    def ask() -> str:
+        try:
+            return clips.source.key(0)
+        except StorageError as error:
+            return str(error)
+
+    assert "was not read before this process was forked" in in_fork(ask)
+    assert pickle.loads(pickle.dumps(clips)).keys() == ["v00", "v01", "v02", "v03"]

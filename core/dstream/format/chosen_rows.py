@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import duckdb
 import numpy as np
@@ -19,7 +20,7 @@ from numpy.typing import NDArray
 from dstream.errors import CorruptDataError, InvalidInputError
 from dstream.format.duck import locked_connection, path_text, quoted, translated
 from dstream.format.schema import SCHEMAS, Table
-from dstream.format.tables import Columns, spool_table
+from dstream.format.tables import Columns, spool_table, without_nulls
 from dstream.format.where import Where
 
 MAX_WHERE_S = 60.0
@@ -35,6 +36,11 @@ _STREAM_FACTS = (
     "clock_offset_s", "access", "full_pass",
 )  # fmt: skip
 _FILE_FACTS = ("name", "size_bytes", "source_uri")
+PICTURE_COLUMNS = (
+    "width", "height", "rotation_deg", "mirrored", "sar_num", "sar_den", "pix_fmt",
+)  # fmt: skip
+"""What decides the form of decoded pictures."""
+
 _COMPUTED = {
     "duration_s": "((s.last_pts - s.first_pts) * t.time_base_num / t.time_base_den)",
     "fps": "(t.rate_num / t.rate_den)",
@@ -48,6 +54,16 @@ class StoredTable:
 
     data: bytes
     rows: int
+    key: str = "table"
+    """What messages call it."""
+
+    @contextmanager
+    def named(self) -> Iterator[None]:
+        """Errors of reading the table name it."""
+        try:
+            yield
+        except CorruptDataError as error:
+            raise CorruptDataError(f"{self.key}: {error}", key=self.key) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +99,13 @@ class ChosenRows:
     """Row in the part's streams of the stream that is shown."""
     start_pts: NDArray[np.int64]
     end_pts: NDArray[np.int64]
+    duration_s: NDArray[np.float64]
+    rate: NDArray[np.float64]
+    """Frames a second of the stream, on average."""
+    kinds: tuple[tuple[Any, ...], ...]
+    """The kinds of picture there are, as ``PICTURE_COLUMNS``."""
+    kind: NDArray[np.int32]
+    """Which of them each sample has; of length 1 where there is one kind."""
     has_side: bool
     """Some sample has side files."""
     columns: frozenset[str]
@@ -109,7 +132,8 @@ def choose_rows(
         InvalidInputError: the filter is no truth value, fails on some row, or takes too long.
     """
     with locked_connection(3) as (connection, (sample_path, stream_path, file_path)):
-        spool_table(connection, sample_path, samples.data, samples.rows)
+        _spool(connection, sample_path, samples)
+        _spool(connection, stream_path, streams)
         labels = _labels(connection, sample_path)
         scope = _scope(labels)
         used: frozenset[str] = frozenset()
@@ -119,11 +143,9 @@ def choose_rows(
             condition = choice.where.sql({name: scope.get(name, "NULL") for name in used})
         facts = {scope.get(name, "") for name in used}
         if any(fact.startswith(_JOINED) for fact in facts):
-            spool_table(connection, stream_path, streams.data, streams.rows)
             joins = f" LEFT JOIN {_table(stream_path)} t ON t.file_row_number = s.stream"
         if any(fact.startswith("f.") for fact in facts):
-            table = files()
-            spool_table(connection, file_path, table.data, table.rows)
+            _spool(connection, file_path, files())
             joins += f" LEFT JOIN {_table(file_path)} f ON f.file_row_number = t.file"
         named = [label for label in labels if scope[f"sample.{label.lower()}"] in facts]
         source = f"({_spans(sample_path, choice, named)}) s{joins}"
@@ -139,19 +161,67 @@ def choose_rows(
                     values,
                 ).fetchnumpy()
             )
-    stream = found["stream"]
-    if isinstance(stream, np.ma.MaskedArray) and np.ma.getmaskarray(stream).any():
-        raise CorruptDataError("sample table: a sample has no stream")
-    if len(stream) and not 0 <= int(stream.min()) <= int(stream.max()) < streams.rows:
-        raise CorruptDataError("sample table: a sample names a stream that is not there")
+        with streams.named():
+            clocks, kinds, kind = _stream_facts(connection, stream_path)
+    with samples.named():
+        _check_streams(found["stream"], streams.rows)
+    row, stream = (np.asarray(found[name], dtype=np.int32) for name in ("row", "stream"))
+    start_pts, end_pts = (
+        np.asarray(found[name], dtype=np.int64) for name in ("first_pts", "last_pts")
+    )
+    with np.errstate(divide="ignore", invalid="ignore"):
+        tick_s = clocks["time_base_num"] / clocks["time_base_den"]
+        rate = clocks["rate_num"] / clocks["rate_den"]
     return ChosenRows(
-        row=np.asarray(found["row"], dtype=np.int32),
-        stream=np.asarray(stream, dtype=np.int32),
-        start_pts=np.asarray(found["first_pts"], dtype=np.int64),
-        end_pts=np.asarray(found["last_pts"], dtype=np.int64),
+        row=row,
+        stream=stream,
+        start_pts=start_pts,
+        end_pts=end_pts,
+        duration_s=(end_pts - start_pts) * tick_s[stream],
+        rate=rate[stream],
+        kinds=kinds,
+        kind=kind if len(kind) == 1 else kind[stream],
         has_side=bool(np.any(np.asarray(found["side_count"]) > 0)),
         columns=frozenset(scope),
     )
+
+
+def _spool(connection: duckdb.DuckDBPyConnection, path: Path, table: StoredTable) -> None:
+    with table.named():
+        spool_table(connection, path, table.data, table.rows)
+
+
+def _check_streams(stream: NDArray[Any], streams: int) -> None:
+    if isinstance(stream, np.ma.MaskedArray) and np.ma.getmaskarray(stream).any():
+        raise CorruptDataError("a sample has no stream")
+    if len(stream) and not 0 <= int(stream.min()) <= int(stream.max()) < streams:
+        raise CorruptDataError("a sample names a stream that is not there")
+
+
+def _stream_facts(
+    connection: duckdb.DuckDBPyConnection, path: Path
+) -> tuple[Columns, tuple[tuple[Any, ...], ...], NDArray[np.int32]]:
+    """Clocks of all streams, the kinds of their pictures, and which of these each has."""
+    with translated("read a table", CorruptDataError):
+        clocks = connection.execute(
+            f"SELECT time_base_num, time_base_den, rate_num, rate_den FROM {_table(path)}"
+        ).fetchnumpy()
+        pictures = ", ".join(PICTURE_COLUMNS)
+        distinct = f"SELECT DISTINCT {pictures} FROM {_table(path)} ORDER BY ALL"
+        clocks = {name: without_nulls(name, column) for name, column in clocks.items()}
+        kinds = tuple(connection.execute(distinct).fetchall())
+        if any(value is None for kind in kinds for value in kind):
+            raise CorruptDataError(f"NULL in one of the columns {pictures}")
+        if len(kinds) <= 1:
+            return clocks, kinds, np.zeros(1, dtype=np.int32)
+        kind = np.zeros(len(clocks["rate_num"]), dtype=np.int32)
+        grouped = connection.execute(
+            f"SELECT list(file_row_number) AS rows FROM {_table(path)} GROUP BY {pictures} "
+            f"ORDER BY {pictures}"
+        ).fetchnumpy()["rows"]
+        for number, rows in enumerate(grouped):
+            kind[np.asarray(rows, dtype=np.int64)] = number
+    return clocks, kinds, kind
 
 
 _JOINED = ("t.", "f.", "(")

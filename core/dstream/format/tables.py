@@ -79,7 +79,7 @@ def write_table(kind: Table | str, columns: Mapping[str, Sequence[Any] | NDArray
                 f"'dstream.table': '{kind}', 'dstream.version': '{schema.VERSION}', "
                 f"'dstream.min_reader': '{schema.MIN_READER}'}})"
             )
-            fault = _size_fault(connection, path, rows) or _text_fault(
+            fault = _size_fault(connection, path, rows) or text_fault(
                 connection, path, "*", path.stat().st_size
             )
             if fault:
@@ -106,11 +106,19 @@ def read_table(
     return _read(data, chosen, rows)
 
 
+def without_nulls(name: str, column: NDArray[Any]) -> NDArray[Any]:
+    """A column as a plain array; CorruptDataError where it has NULLs."""
+    plain = _plain(column)
+    if isinstance(plain, np.ma.MaskedArray):
+        raise CorruptDataError(f"table: column {name!r} has NULLs")
+    return plain
+
+
 def _read(data: bytes, select: str, rows: int | None) -> Columns:
     with locked_connection() as (connection, (path,)):
         spool_table(connection, path, data, rows)
         with translated("read a table", CorruptDataError):
-            fault = _text_fault(connection, path, select, len(data))
+            fault = text_fault(connection, path, select, len(data))
             if fault:
                 raise CorruptDataError(f"table of {len(data)} bytes: {fault}")
             found = connection.execute(
@@ -165,15 +173,18 @@ def _size_fault(connection: duckdb.DuckDBPyConnection, path: Path, rows: int | N
     return None
 
 
-def _text_fault(
+def text_fault(
     connection: duckdb.DuckDBPyConnection, path: Path, select: str, stored_bytes: int
 ) -> str | None:
-    """What is wrong with how much text the selected columns hold; none of it is handed out."""
+    """What is wrong with how much text the selected columns hold; none of it is handed out.
+
+    None where nothing is.
+    """
     query = f"SELECT {select} FROM read_parquet({path_text(path)})"
     sums = [
         f"coalesce(sum({_TEXT_BYTES.get(kind, _OTHER_BYTES).format(quoted(name))}), 0)"
         for name, kind, *_ in connection.execute(f"DESCRIBE {query}").fetchall()
-        if kind.removesuffix("[]") not in _NUMBERS
+        if kind.removesuffix("[]") not in NUMBERS
     ]
     if not sums:
         return None
@@ -195,7 +206,7 @@ _TEXT_BYTES = {
 _OTHER_BYTES = "strlen(CAST({} AS VARCHAR))"
 """The same for types that no column has today."""
 
-_NUMBERS = {"INTEGER", "BIGINT", "DOUBLE", "BOOLEAN"}
+NUMBERS = {"INTEGER", "BIGINT", "DOUBLE", "BOOLEAN"}
 """Their values are bounded by their number."""
 
 

@@ -185,7 +185,7 @@ class RawSource:
 
     def find(self, key: str) -> int:
         """The number of the sample with this key, or NotFoundError."""
-        return self._keys.get("", lambda: KeyIndex(self.name, self.keys())).find(key)
+        return self._keys.get("", lambda: KeyIndex(self.name, self.keys(), self.key)).find(key)
 
     def known_tracks(self, slots: NDArray[np.int64]) -> list[tuple[str, VideoTrack]]:
         """Nothing is known before the files are read."""
