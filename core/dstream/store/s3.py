@@ -287,7 +287,7 @@ class S3Store(S3Base):
                 return blob
 
         try:
-            return self._in_region(once)
+            return self._accepted(once)
         except ShortReadError as error:
             if error.facts.get("status") != 416:
                 raise

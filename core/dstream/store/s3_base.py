@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from dstream.clock import Clock, SystemClock
-from dstream.errors import StorageError
+from dstream.errors import PermissionDeniedError, StorageError
 from dstream.forks import renew_after_fork
 from dstream.measure import Meter, Purpose
 from dstream.store.base import check_key
@@ -18,7 +18,7 @@ from dstream.store.options import StoreOptions
 from dstream.store.ranges import check_prefix
 from dstream.store.retry import Retrier
 from dstream.store.s3_client import Clients, check_bucket
-from dstream.store.s3_errors import Target, translated
+from dstream.store.s3_errors import EXPIRED, Target, translated
 from dstream.store.s3_ranged import RangedReader
 
 T = TypeVar("T")
@@ -110,15 +110,19 @@ class S3Base:
             with attempt(self._meter, self._clock, verb, purpose, sent_bytes), translated(target):
                 return call(clients)
 
-        return self._in_region(once)
+        return self._accepted(once)
 
-    def _in_region(self, once: Callable[[], T]) -> T:
-        """Run a request again for the region that a redirecting AWS names.
+    def _accepted(self, once: Callable[[], T]) -> T:
+        """Run a request again with new credentials, or for the region that AWS names.
 
-        A redirect is a definite refusal, so this is safe for put-if-absent too.
+        Both answers are definite refusals, so this is safe for put-if-absent too.
         """
+        used = self._made
         try:
             return once()
+        except PermissionDeniedError as error:
+            if error.facts.get("code") not in EXPIRED or not self._has_newer_credentials(used):
+                raise
         except StorageError as error:
             region = error.facts.get("bucket_region")
             if not isinstance(region, str) or region == self._options.region:
@@ -127,6 +131,26 @@ class S3Base:
             self._options = replace(self._options, region=region)
             self.close()
         return once()
+
+    def _has_newer_credentials(self, used: tuple[Clients, RangedReader] | None) -> bool:
+        """Look for credentials anew, as at the start, after those were refused as expired.
+
+        Credentials that come with an expiry are renewed by botocore before it. This is for the
+        others: in a file that somebody rewrites, or whose server's clock is ahead of ours.
+        """
+        with self._lock:
+            if self._made is not used:
+                return True  # another thread has been here
+            if used is None:
+                return False
+            clients = Clients(self._bucket, self._options)
+            if clients.key() == used[0].key():
+                clients.close()
+                return False
+            self._made = (clients, RangedReader(self._bucket, clients, self._options))
+        # Other threads may be in the middle of an answer: theirs are closed when they are done.
+        self._meter.event("credentials", "refreshed")
+        return True
 
     def _skip(self, name: str, reason: str) -> None:
         """Count what a listing leaves out, and say so."""

@@ -169,6 +169,14 @@ class Clients:
             raise botocore.exceptions.NoCredentialsError
         return found.get_frozen_credentials()
 
+    def key(self) -> tuple[str, str | None] | None:
+        """Which credentials these are: key id and token."""
+        try:
+            found = self.credentials()
+        except botocore.exceptions.BotoCoreError:
+            return None
+        return None if found is None else (found.access_key, found.token)
+
     def close(self) -> None:
         """Close the connections of the clients."""
         self.data.close()

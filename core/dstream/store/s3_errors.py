@@ -34,6 +34,8 @@ _CREDENTIALS = {
     "InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken", "TokenRefreshRequired",
     "InvalidToken", "AuthFailure", "UnrecognizedClientException", "NotSignedUp",
 }  # fmt: skip
+EXPIRED = {"ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired", "RequestExpired"}
+"""Codes of credentials that were good and are no longer."""
 _WRONG_REGION = {
     "PermanentRedirect", "TemporaryRedirect", "AuthorizationHeaderMalformed", "Redirect",
     "IllegalLocationConstraintException", "301", "307",
