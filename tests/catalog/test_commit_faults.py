@@ -138,10 +138,11 @@ def test_rivals_win_many_times(memory: MemoryStore, faulty: ScriptedStore) -> No
 def test_races_that_are_always_lost_end_in_a_definite_conflict(
     memory: MemoryStore, faulty: ScriptedStore
 ) -> None:
-    catalog = open_catalog(faulty)
+    clock = FakeClock()
+    catalog = open_catalog(faulty, clock=clock)
     session = catalog.begin_session()
     winner = rival(memory)
-    faulty.before_log_put.extend([winner] * 2000)
+    faulty.before_log_put.extend([lambda: (clock.sleep(5), winner())] * 300)
     with pytest.raises(ConflictError, match="nothing was committed") as caught:
         catalog.publish(session, "mine", "checkpoint", b"x")
     assert caught.value.facts["reason"] == "races"

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from dstream.catalog.backoff import Backoff, CommitSettings
+from dstream.catalog.backoff import MAX_TURN_S, Backoff, CommitSettings, Race, turn_asked_s
 from dstream.catalog.compaction import MAX_TAIL, compact, is_large, tail_size
 from dstream.catalog.log import Head, LogReader, check_chain
 from dstream.catalog.outcome import (
@@ -24,7 +24,7 @@ from dstream.catalog.outcome import (
     may_have_landed,
     needs_read_back,
 )
-from dstream.catalog.transitions import ApplyContext, Noop, Op, Transition, apply
+from dstream.catalog.transitions import ApplyContext, AskTurn, Noop, Op, Transition, apply
 from dstream.clock import Clock
 from dstream.errors import (
     ConflictError,
@@ -113,10 +113,13 @@ class Committer:
         """
         remembered = self._log.cached()
         head, fresh = (remembered, False) if remembered else (self._log.refresh(), True)
-        races = Backoff(self._settings, self._settings.race_budget_s, self._clock, self._rng)
+        head, fresh = self._give_way(head, fresh)
+        race = Race(self._settings, self._clock, self._rng)
         while True:
+            race.begin()
+            asks = race.asks
             try:
-                transition = self._transition(head, intent)
+                transition = self._transition(head, _ask(race.turn_s) if asks else intent)
                 draft = None if transition.root is head.root else self._seal(transition, head)
             except DstreamError:
                 newer = head if fresh else self._log.refresh()
@@ -131,18 +134,35 @@ class Committer:
                 head, fresh = newer, True
                 continue
             rival = self._settle(draft)
-            if rival is None:
+            if rival is None and not asks:
                 return Committed(self._finish(draft), transition.generation, wrote=True)
+            if rival is None:
+                self._meter.event("commit", "asked-for-turn")
+                race.asked()
+                head, fresh = self._finish(draft), True
+                continue
             self._meter.event("commit", "lost-race")
-            if not races.wait():
+            waited_s = race.lose(head.read_at_s)
+            if waited_s is None:
                 raise ConflictError(
-                    f"lost {races.tries} races for the log against other writers within "
+                    f"lost {race.losses} races for the log against other writers within "
                     f"{self._settings.race_budget_s:.0f} s; nothing was committed, try again",
                     reason="races",
-                    races=races.tries,
+                    races=race.losses,
                 )
-            # One loss is a plain race; more mean that the remembered head was far behind.
-            head, fresh = (rival, False) if races.tries < 2 else (self._log.refresh(), True)
+            # Every second time the log is asked: one slot at a time, the slower never catches up.
+            is_near = race.losses % 2 == 1 and not waited_s
+            head, fresh = (rival, False) if is_near else (self._log.refresh(), True)
+            head, fresh = self._give_way(head, fresh)
+
+    def _give_way(self, head: Head, fresh: bool) -> tuple[Head, bool]:
+        """Wait where the newest root asks for a turn. Fairness only: nothing depends on it."""
+        due_s = head.read_at_s + turn_asked_s(head.root.ops) - self._clock.monotonic_s()
+        if due_s <= 0:
+            return head, fresh
+        self._meter.event("commit", "gave-way")
+        self._clock.sleep(min(due_s, MAX_TURN_S))
+        return self._log.refresh(), True
 
     def create(self) -> bool:
         """Write root 0, the birth of a repository; False when somebody else did.
@@ -335,3 +355,7 @@ class Committer:
             seq=head.seq,
             newest=newest,
         )
+
+
+def _ask(turn_s: float) -> Intent:
+    return lambda _: AskTurn(turn_s)

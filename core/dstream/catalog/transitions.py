@@ -91,6 +91,13 @@ class Noop:
 
 
 @dataclass(frozen=True, slots=True)
+class AskTurn:
+    """Change nothing, but ask rivals to wait a moment: see :mod:`dstream.catalog.backoff`."""
+
+    wait_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class RemoveAlias:
     """Take an alias away."""
 
@@ -112,6 +119,7 @@ Op = (
     | Forget
     | Nothing
     | Noop
+    | AskTurn
 )
 
 
@@ -134,7 +142,7 @@ def apply(root: Root, op: Op, context: ApplyContext) -> Transition:
 
 def _state_after(
     root: Root,
-    op: RemoveAlias | PinRoot | RenewPin | Unpin | Retire | Condemn | Forget | Noop,
+    op: RemoveAlias | PinRoot | RenewPin | Unpin | Retire | Condemn | Forget | Noop | AskTurn,
     context: ApplyContext,
 ) -> Root:
     match op:
@@ -154,6 +162,8 @@ def _state_after(
             return forget(root, op)
         case Noop():
             return with_op(root, {"op": "noop", "reason": op.reason})
+        case AskTurn():
+            return with_op(root, {"op": "turn", "wait_s": round(op.wait_s, 3)})
 
 
 def find_published(
