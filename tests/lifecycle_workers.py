@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import time
+from contextlib import closing
+from dataclasses import replace
 from multiprocessing.connection import Connection
 from multiprocessing.synchronize import Event
 
 from dstream.catalog import Catalog, CommitSettings, GcSettings
 from dstream.errors import ConflictError, NotFoundError
+from dstream.measure import Meter
 from dstream.store.opening import open_store
 from lifecycle_made import publish_files, read_files
 
@@ -52,6 +55,36 @@ def collect_always(url: str, stop: Event, said: Connection) -> None:
         raise
     finally:
         store.close()
+        said.close()
+
+
+def publish_always(url: str, worker: int, stop: Event, said: Connection) -> None:
+    """Publish again and again without a pause; sends how often."""
+    with closing(open_store(url)) as store:
+        catalog = Catalog.open(store, settings=CommitSettings(author=f"worker-{worker}"))
+        done = 0
+        while not stop.is_set():
+            text = f"worker {worker}, number {done}"
+            try:
+                publish_files(catalog, f"run-{worker}", {"one": text})
+            except ConflictError as refused:
+                if refused.facts.get("reason") != "fenced":
+                    raise
+            else:
+                done += 1
+        said.send(done)
+        said.close()
+
+
+def collect_until(url: str, wanted: int, said: Connection) -> None:
+    """Collect until so many generations are swept; sends (runs, swept, commit events)."""
+    with closing(open_store(url)) as store:
+        meter = Meter()
+        runs = swept = 0
+        while swept < wanted:
+            report = Catalog.open(store, meter=meter).gc(replace(COLLECT, grace_s=0))
+            runs, swept = runs + 1, swept + len(report.swept)
+        said.send((runs, swept, dict(meter.snapshot().event("commit"))))
         said.close()
 
 

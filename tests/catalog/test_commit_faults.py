@@ -142,7 +142,12 @@ def test_races_that_are_always_lost_end_in_a_definite_conflict(
     catalog = open_catalog(faulty, clock=clock)
     session = catalog.begin_session()
     winner = rival(memory)
-    faulty.before_log_put.extend([lambda: (clock.sleep(5), winner())] * 300)
+
+    def late_winner() -> None:
+        clock.sleep(5)
+        winner()
+
+    faulty.before_log_put.extend([late_winner] * 300)
     with pytest.raises(ConflictError, match="nothing was committed") as caught:
         catalog.publish(session, "mine", "checkpoint", b"x")
     assert caught.value.facts["reason"] == "races"

@@ -18,11 +18,19 @@ from catalog_audit import audit
 from dstream.catalog import Catalog
 from dstream.store.opening import open_store
 from lifecycle_made import AT_ONCE, data_keys
-from lifecycle_workers import collect_always, publish_and_promote, read_always
+from lifecycle_workers import (
+    collect_always,
+    collect_until,
+    publish_always,
+    publish_and_promote,
+    read_always,
+)
 from s3_services import S3Place
 
 SPAWN = multiprocessing.get_context("spawn")
 COUNT = int(os.environ.get("DSTREAM_RACE_COUNT", "10"))
+PATIENCE_S = 120
+"""Not what it takes, but when a test says that it never ends."""
 
 
 def race(url: str, workers: int, count: int) -> None:
@@ -107,3 +115,46 @@ def test_four_processes_on_ceph(rgw_bucket: S3Place, monkeypatch: pytest.MonkeyP
     for name, value in rgw_bucket.environment.items():
         monkeypatch.setenv(name, value)
     race(f"{rgw_bucket.url}/repo", workers=4, count=max(5, COUNT // 2))
+
+
+def starving(url: str, writers: int, wanted: int) -> None:
+    """Collection gets on beside writers that never pause, and so does each of them."""
+    with closing(open_store(url)) as store:
+        Catalog.create(store)
+    stop = SPAWN.Event()
+    ends: list[Connection] = []
+    processes = []
+    for number in range(1 + writers):
+        receiver, sender = SPAWN.Pipe(duplex=False)
+        processes.append(
+            SPAWN.Process(target=publish_always, args=(url, number, stop, sender))
+            if number
+            else SPAWN.Process(target=collect_until, args=(url, wanted, sender))
+        )
+        processes[-1].start()
+        sender.close()
+        ends.append(receiver)
+    collected = ends[0].recv() if ends[0].poll(PATIENCE_S) else None
+    stop.set()
+    if collected is None:
+        processes[0].terminate()
+    published = [end.recv() for end in ends[1:]]
+    for process in processes:
+        process.join()
+        process.close()
+    print(f"{url}: collected {collected} beside {published} publishes")
+    assert collected is not None, f"collection starved: not {wanted} swept in {PATIENCE_S} s"
+    assert min(published) >= 1
+
+
+def test_collection_beside_eight_writers_on_a_folder(tmp_path: Path) -> None:
+    starving(str(tmp_path / "repo"), writers=8, wanted=20)
+
+
+@pytest.mark.rgw
+def test_collection_beside_eight_writers_on_ceph(
+    rgw_bucket: S3Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in rgw_bucket.environment.items():
+        monkeypatch.setenv(name, value)
+    starving(f"{rgw_bucket.url}/repo", writers=8, wanted=20)
