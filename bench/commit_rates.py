@@ -1,4 +1,5 @@
-"""Commits a second with one writer and with eight, and the time of a pin as the catalog grows.
+"""Commits a second with one writer and with eight, the longest that one of them waited for one,
+and the time of a pin as the catalog grows.
 
     python bench/commit_rates.py /tmp/bench-repo
     AWS_ENDPOINT_URL=http://127.0.0.1:9302 python bench/commit_rates.py s3://bucket/prefix
@@ -43,10 +44,10 @@ def main() -> None:
     base = f"{given.url.rstrip('/')}/{uuid.uuid4().hex[:8]}"
     figures: dict[str, float] = {}
     for writers in (1, 8):
-        figures[f"commits_per_s_{writers}_writers"] = commits_per_s(
-            f"{base}/w{writers}", writers, given.seconds
-        )
-    for size in SIZES:
+        rate, longest_s = commits(f"{base}/w{writers}", writers, given.seconds)
+        figures[f"commits_per_s_{writers}_writers"] = rate
+        figures[f"longest_commit_s_{writers}_writers"] = longest_s
+    for size in SIZES if given.pins else ():
         figures[f"pin_ms_{size}_generations"] = pin_ms(f"{base}/g{size}", size, given.pins)
     if given.json:
         json.dump(figures, sys.stdout)
@@ -55,8 +56,9 @@ def main() -> None:
         print(f"{name:32} {value:10.2f}")
 
 
-def commits_per_s(url: str, writers: int, seconds: float) -> float:
-    """Commits of all writers together, from the first one's start to the last one's end."""
+def commits(url: str, writers: int, seconds: float) -> tuple[float, float]:
+    """Commits a second of all writers together, from the first one's start to the last one's end;
+    and the longest that one commit took, seconds."""
     Catalog.create(open_store(url))
     ready = SPAWN.Barrier(writers + 1)
     counts = SPAWN.Queue()
@@ -67,24 +69,25 @@ def commits_per_s(url: str, writers: int, seconds: float) -> float:
         process.start()
     ready.wait()
     begun_s = time.monotonic()
-    done = sum(counts.get() for _ in processes)
+    said = [counts.get() for _ in processes]
     took_s = time.monotonic() - begun_s
     for process in processes:
         process.join()
-    return float(done / took_s)
+    return sum(done for done, _ in said) / took_s, max(longest_s for _, longest_s in said)
 
 
 def write(url: str, seconds: float, ready: object, counts: object) -> None:
-    """Publish until the time is up; puts the number of commits."""
+    """Publish until the time is up; puts the number of commits and the longest one's seconds."""
     catalog = Catalog.open(open_store(url))
     session = catalog.begin_session()
     ready.wait()  # type: ignore[attr-defined]
     until_s = time.monotonic() + seconds
-    done = 0
-    while time.monotonic() < until_s:
+    done, longest_s = 0, 0.0
+    while (begun_s := time.monotonic()) < until_s:
         catalog.publish(session, f"run-{done % 4}", "checkpoint", b"x" * 100)
         done += 1
-    counts.put(done)  # type: ignore[attr-defined]
+        longest_s = max(longest_s, time.monotonic() - begun_s)
+    counts.put((done, longest_s))  # type: ignore[attr-defined]
 
 
 def pin_ms(url: str, generations: int, pins: int) -> float:

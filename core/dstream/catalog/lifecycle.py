@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
@@ -25,7 +26,7 @@ from dstream.measure import Meter
 from dstream.store.base import Store
 
 
-class Lifecycle:
+class Lifecycle(ABC):
     """Promote, pin, retire, collect, verify: the part of a catalog that ends things."""
 
     store: Store
@@ -43,9 +44,9 @@ class Lifecycle:
         """What opens this very view anywhere; None where it follows the newest root."""
         return None if self._frozen is None else self._token(self._frozen, self._frozen_pin)
 
+    @abstractmethod
     def head(self) -> Root:
         """The newest root."""
-        raise NotImplementedError
 
     def at(self, seq: int | str) -> Root:
         """Root ``seq``: the catalog as it was after that commit; or the root of a pin's token.

@@ -6,6 +6,7 @@ A run is one contiguous range asked for at once: one request on a store.
 from __future__ import annotations
 
 import os
+from abc import ABC, abstractmethod
 from pathlib import Path
 from types import TracebackType
 from typing import Protocol
@@ -48,7 +49,7 @@ class RandomReader(Protocol):
         ...
 
 
-class _Counted:
+class _Counted(ABC):
     """Checks and counts shared by the readers."""
 
     def __init__(self, name: str, size_bytes: int) -> None:
@@ -78,8 +79,9 @@ class _Counted:
         self.bytes_read += len(data)
         return data
 
+    @abstractmethod
     def _fetch(self, start_byte: int, stop_byte: int) -> bytes:
-        raise NotImplementedError
+        """The bytes of a range that is inside the file; fewer where it has become shorter."""
 
 
 class StoreReader(_Counted):
