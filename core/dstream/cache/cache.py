@@ -109,7 +109,7 @@ class ExtentCache:
 
     @property
     def is_full(self) -> bool:
-        """Whether the last extent that was refused found no room."""
+        """The budget is used up, so that whatever comes takes the place of something else."""
         return self._admission.is_full
 
     def read(
@@ -192,7 +192,9 @@ class ExtentCache:
         checksum = -1 if part.checksum is None else part.checksum
         wanted = Record(request.digest, part.start, part.size_bytes, place, checksum)
         try:
-            return read_extent(self._folder.segments, name, wanted)
+            data = read_extent(self._folder.segments, name, wanted)
+            self._admission.note_hit(name.number, len(data))
+            return data
         except BrokenRecordError as broken:
             self._meter.event("cache-rot", str(broken))
             with suppress(OSError):

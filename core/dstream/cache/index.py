@@ -32,6 +32,10 @@ class ExtentIndex:
         self._lock = threading.Lock()
         self._places: dict[int, int] = {}
         self._segments: dict[int, SegmentName] = {}
+        self._counts: dict[int, int] = {}
+        """About how many extents each segment has."""
+        self._stale = 0
+        """About how many places are in segments that are gone."""
         self._seen: dict[int, int] = {}
         """Bytes of each segment's ``.index`` file that were read."""
         self._sealed: set[int] = set()
@@ -62,6 +66,7 @@ class ExtentIndex:
                 self._sealed.add(name.number)
             else:
                 self._places[record.key] = base | record.place
+                self._counts[name.number] = self._counts.get(name.number, 0) + 1
         self._segments[name.number] = name
 
     def drop(self, key: int) -> None:
@@ -97,14 +102,17 @@ class ExtentIndex:
         present = {name.number: name for name in self._folder.list()}
         gone = self._segments.keys() - present.keys()
         self._segments = present
-        if gone:
-            for number in gone:
-                self._seen.pop(number, None)
-                self._sealed.discard(number)
+        for number in gone:
+            self._seen.pop(number, None)
+            self._sealed.discard(number)
+            self._stale += self._counts.pop(number, 0)
+        if 2 * self._stale > len(self._places):
+            # All at once and seldom: a segment may go every few hundred misses.
+            self._stale = 0
             self._places = {
                 key: packed
                 for key, packed in self._places.items()
-                if packed >> _PLACE_BITS not in gone
+                if packed >> _PLACE_BITS in present
             }
 
     def _read_on(self, name: SegmentName) -> None:

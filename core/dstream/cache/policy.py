@@ -1,14 +1,21 @@
 """What is admitted and what goes: values in, values out.
 
-A shuffled epoch that is larger than the cache reads every extent once before it reads any of them
-again, so whatever is thrown out for another extent would have been wanted just as soon. Keeping
-the first ones that came is then as good as knowing the future. Whole segments go, and only when
-their data set has left or the budget shrank.
+A shuffled epoch that is larger than the cache and reads every extent once reads all of them before
+it reads any again, so whatever is thrown out for another extent would have been wanted just as
+soon. Keeping the first ones that came is then as good as knowing the future.
+
+An order that keeps the clips of one place together reads an extent several times within a window,
+then not for an epoch. So a part of the data set's newest segments is a *ring*: its oldest one makes
+room for what comes. The ring is as large as it pays: one segment more while its oldest one is hit
+more often than those that are kept, one fewer otherwise. Where nothing is read twice it vanishes,
+and is tried again now and then.
+
+Otherwise whole segments go when their data set has left, or the budget shrank.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from dstream.cache.layout import SegmentName
@@ -53,6 +60,44 @@ def reserve(
     over = sum(name.capacity_bytes for name in segments) + capacity - budget_bytes
     evict = _oldest((name for name in segments if name.scope in leaving), over)
     return None if evict is None else Reservation(capacity, evict)
+
+
+PROBE_AFTER_SEGMENTS = 16
+"""A ring that vanished is tried again when so many segments could have been filled."""
+_LEAST_SEGMENTS = 8
+"""With fewer, one segment of ring would cost more than a tenth of what is kept."""
+_GROWS_BY = 2
+"""Misses show a ring that is too small at once, one that is too large costs little."""
+
+
+def ring_victim(finished: Sequence[SegmentName], ring: int) -> SegmentName | None:
+    """The segment that makes room for what comes; None where none may.
+
+    Args:
+        finished: the data set's segments that nobody writes.
+        ring: how many of the newest ones may go.
+    """
+    if ring < 1 or len(finished) < _LEAST_SEGMENTS:
+        return None
+    return sorted(finished)[-ring:][0]
+
+
+def next_ring(finished: Sequence[SegmentName], ring: int, hit_bytes: Mapping[int, int]) -> int:
+    """How many segments the ring has from now on, decided whenever its oldest one goes.
+
+    Args:
+        finished: as for :func:`ring_victim`, with the one that goes.
+        ring: how many it has now; at least 1.
+        hit_bytes: bytes of hits by segment number since this was decided last.
+    """
+    names = sorted(finished)
+    kept, oldest = names[:-ring], names[-ring:][0]
+    if not kept:
+        return len(names) - 1
+    average = sum(hit_bytes.get(name.number, 0) for name in kept) / len(kept)
+    if hit_bytes.get(oldest.number, 0) > average:
+        return min(ring + _GROWS_BY, len(names) - 1)
+    return ring - 1
 
 
 def over_budget(

@@ -11,7 +11,15 @@ import xxhash
 from dstream.cache.folder import BusyError, CacheFolder
 from dstream.cache.index import ExtentIndex
 from dstream.cache.layout import SegmentName, scope_of, segment_bytes
-from dstream.cache.policy import cost_bytes, over_budget, reserve
+from dstream.cache.policy import (
+    PROBE_AFTER_SEGMENTS,
+    Reservation,
+    cost_bytes,
+    next_ring,
+    over_budget,
+    reserve,
+    ring_victim,
+)
 from dstream.cache.record import ByteRange, extent_key
 from dstream.cache.segment import SegmentGoneError, SegmentWriter
 from dstream.clock import Clock
@@ -69,6 +77,12 @@ class Admission:
         self._user_file = -1
         self._pause: tuple[str, float] | None = None
         """Why nothing is tried, and until when."""
+        self._ring = 1
+        self._hit_bytes: dict[int, int] = {}
+        self._refused_bytes = 0
+        """For lack of room, since the ring vanished."""
+        self.is_full = False
+        """The budget is used up, so that whatever comes takes the place of something else."""
         self.budget_bytes = 1
         """Where the directory does not tell."""
         self.is_on = True
@@ -120,10 +134,9 @@ class Admission:
             self.is_on = False
             self._meter.event("cache-off", off_reason(error))
 
-    @property
-    def is_full(self) -> bool:
-        """Whether there was no room when it was last asked for."""
-        return self._pause is not None and self._pause[0] == "full"
+    def note_hit(self, segment: int, size_bytes: int) -> None:
+        """Learn which segments are worth their room. Counts that threads lose do no harm."""
+        self._hit_bytes[segment] = self._hit_bytes.get(segment, 0) + size_bytes
 
     def admit(self, identity: bytes, part: ByteRange, data: bytes) -> None:
         """Keep an extent if there is room; counted either way."""
@@ -147,6 +160,8 @@ class Admission:
         self._pause = reason, self._clock.monotonic_s() + _LOOK_AGAIN_S
 
     def _refuse(self, reason: str, size_bytes: int) -> None:
+        if reason == "full":
+            self._refused_bytes += size_bytes
         self._meter.event("cache-refused", reason)
         self._meter.add("bytes.cache_refused", size_bytes)
 
@@ -199,17 +214,10 @@ class Admission:
                     writer = self._go_on(name, size_bytes)
                     if writer is not None:
                         return writer
-            names = self._folder.list()
-            reservation = reserve(
-                names,
-                budget_bytes=budget_bytes,
-                segment_bytes=usual_bytes,
-                need_bytes=cost_bytes(size_bytes),
-                leaving=self._folder.leaving(name.scope for name in names) - {self._scope},
-            )
+            if cost_bytes(size_bytes) > budget_bytes:
+                raise _RefusedError("too-large")
+            reservation = self._reserve(budget_bytes, usual_bytes, cost_bytes(size_bytes))
             if reservation is None:
-                if cost_bytes(size_bytes) > budget_bytes:
-                    raise _RefusedError("too-large")
                 self._rest("full")
                 raise _RefusedError("full")
             self._pause = None
@@ -220,6 +228,39 @@ class Admission:
             if new is None:
                 raise _RefusedError("busy")
             return new
+
+    def _reserve(self, budget_bytes: int, usual_bytes: int, need_bytes: int) -> Reservation | None:
+        """Room for a segment: free, of a data set that left, or of our own ring."""
+        names = self._folder.list()
+        leaving = self._folder.leaving(name.scope for name in names) - {self._scope}
+
+        def among(present: list[SegmentName]) -> Reservation | None:
+            return reserve(
+                present,
+                budget_bytes=budget_bytes,
+                segment_bytes=usual_bytes,
+                need_bytes=need_bytes,
+                leaving=leaving,
+            )
+
+        reservation = among(names)
+        self.is_full = reservation is None
+        if reservation is not None:
+            return reservation
+        if not self._ring and self._refused_bytes >= PROBE_AFTER_SEGMENTS * usual_bytes:
+            self._ring = 1
+        busy = set(self._index.unsealed(self._scope))
+        finished = [n for n in names if n.scope == self._scope and n not in busy]
+        victim = ring_victim(finished, self._ring)
+        if victim is None:
+            return None
+        reservation = among([name for name in names if name != victim])
+        if reservation is None:
+            return None
+        self._ring = next_ring(finished, self._ring, self._hit_bytes)
+        self._hit_bytes = {}
+        self._refused_bytes = 0
+        return Reservation(reservation.capacity_bytes, (victim, *reservation.evict))
 
     def _go_on(self, name: SegmentName, size_bytes: int) -> SegmentWriter | None:
         try:

@@ -96,7 +96,7 @@ class LoaderReport:
     cache_bytes_refused: int
     """Missed bytes that were not kept; ``cache_refusals`` has the reasons."""
     cache_evictions: int
-    """Segments deleted to make room: their data set had left, or the budget shrank."""
+    """Segments deleted to make room."""
     cache_bytes_evicted: int
     cache_seconds: float
     """Time spent reading and verifying hits, summed over threads."""
