@@ -25,7 +25,7 @@ MARKER, LOCK, USERS, SEGMENTS = "cache.json", "lock", "users", "segments"
 DATA, INDEX = ".data", ".index"
 
 SEGMENT_BYTES = 64 * MIB
-_LEAST_SEGMENT_BYTES = 4 * MIB
+_LEAST_SEGMENT_BYTES = MIB
 _SEGMENTS_OF_SMALL_BUDGETS = 32
 
 _NAME = re.compile(r"(\d{10})-(\d{1,15})-([0-9a-f]{16})\.(?:data|index)")

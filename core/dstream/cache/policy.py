@@ -88,7 +88,7 @@ def next_ring(finished: Sequence[SegmentName], ring: int, hit_bytes: Mapping[int
     Args:
         finished: as for :func:`ring_victim`, with the one that goes.
         ring: how many it has now; at least 1.
-        hit_bytes: bytes of hits by segment number since this was decided last.
+        hit_bytes: bytes of hits by segment number since the last segment was begun.
     """
     names = sorted(finished)
     kept, oldest = names[:-ring], names[-ring:][0]

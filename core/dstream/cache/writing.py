@@ -79,6 +79,7 @@ class Admission:
         """Why nothing is tried, and until when."""
         self._ring = 1
         self._hit_bytes: dict[int, int] = {}
+        """By segment number, since the last segment was begun."""
         self._refused_bytes = 0
         """For lack of room, since the ring vanished."""
         self.is_full = False
@@ -246,6 +247,7 @@ class Admission:
         reservation = among(names)
         self.is_full = reservation is None
         if reservation is not None:
+            self._hit_bytes = {}
             return reservation
         if not self._ring and self._refused_bytes >= PROBE_AFTER_SEGMENTS * usual_bytes:
             self._ring = 1
