@@ -137,8 +137,8 @@ def main() -> None:
             f"keyframes every {row['keyframes_every']:.0f}: a hit of "
             f"{row['clip_bytes'] / 1e6:.2f} MB {row['hit_us']:.0f} us, its decode "
             f"{row['decode_ms']:.1f} ms: {row['hit_of_decode']:.2%} (target < 2%); second epoch "
-            f"{row['cached_clips_per_s']:.1f} clips/s cached, {row['local_clips_per_s']:.1f} local: "
-            f"{row['cached_of_local']:.3f} (target >= 0.97)"
+            f"{row['cached_clips_per_s']:.1f} clips/s cached, {row['local_clips_per_s']:.1f} "
+            f"local: {row['cached_of_local']:.3f} (target >= 0.97)"
         )
 
 
