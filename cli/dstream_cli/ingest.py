@@ -66,6 +66,12 @@ def run(
         list[str] | None,
         typer.Option(metavar="PATTERN", help="No names like this. Repeatable."),
     ] = None,
+    quarantine: Annotated[
+        str,
+        typer.Option(
+            metavar="FILE", help="Leave the files that loaders wrote here, with quarantine=FILE."
+        ),
+    ] = "",
     shard_size: Annotated[
         str, typer.Option(metavar="SIZE", help="Packed: bytes of a tar shard.")
     ] = "256MiB",
@@ -128,6 +134,7 @@ def run(
         ),
         include=tuple(include or ()),
         exclude=tuple(exclude or ()),
+        quarantine=read_quarantine(quarantine),
         share=parse_share(part),
         session_key=into or finish or None,
         replace=replace,
@@ -139,6 +146,21 @@ def run(
     if dry_run:
         return job.estimate()
     return job.finish() if finish else job.run()
+
+
+def read_quarantine(path: str) -> frozenset[str]:
+    """The names in a file that loaders wrote; none for an empty path."""
+    from pathlib import Path
+
+    from dstream.format.quarantine import parse_lines
+
+    if not path:
+        return frozenset()
+    try:
+        data = Path(path).read_bytes()
+    except OSError as error:
+        raise InvalidInputError(f"--quarantine {path}: {error.strerror or error}") from error
+    return frozenset(line.name for line in parse_lines(data, path))
 
 
 def parse_share(text: str) -> Share | None:

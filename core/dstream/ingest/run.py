@@ -229,6 +229,7 @@ def _session(catalog: Catalog, plan: PlanRecord, settings: IngestSettings) -> Se
     inputs = [
         plan.name, plan.source, plan.layout, plan.recipe.name, dict(plan.recipe.params),
         plan.mode, settings.checksum, settings.include, settings.exclude, settings.recursive,
+        sorted(settings.quarantine),
     ]  # fmt: skip
     digest = xxhash.xxh3_64_hexdigest(json.dumps(inputs, sort_keys=True).encode())
     for attempt in range(_MAX_SESSIONS):

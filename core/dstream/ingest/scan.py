@@ -165,6 +165,8 @@ def _wanted(settings: IngestSettings) -> Callable[[str], bool]:
             return False
         if settings.include and not any(fnmatch.fnmatchcase(name, p) for p in settings.include):
             return False
+        if name in settings.quarantine:
+            return False
         return not any(fnmatch.fnmatchcase(name, p) for p in settings.exclude)
 
     return wanted
@@ -257,7 +259,8 @@ def _sorted_out(
 
 def _nothing_found(url: str, listed: int, settings: IngestSettings) -> str:
     chosen = ""
-    if settings.include or settings.exclude or not settings.recursive:
+    chosen_by = settings.include, settings.exclude, settings.quarantine
+    if any(chosen_by) or not settings.recursive:
         chosen = " that the patterns and options let through"
     seen = "it is empty" if listed == 0 else f"none of its {listed} files is one"
     suffixes = ", ".join(sorted(VIDEO_EXAMPLES))

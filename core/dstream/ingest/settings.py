@@ -78,6 +78,8 @@ class IngestSettings:
     """Shell patterns of names to take; empty: all."""
     exclude: tuple[str, ...] = ()
     """Shell patterns of names to leave."""
+    quarantine: frozenset[str] = frozenset()
+    """Names to leave, as they are: files that failed when they were read."""
     share: Share | None = None
     """Do only this job's share, and commit nothing: :func:`finish_ingest` commits all."""
     session_key: str | None = None

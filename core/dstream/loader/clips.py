@@ -6,6 +6,7 @@ import operator
 import os
 import threading
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from dstream.cache.cache import ExtentCache
@@ -201,6 +202,7 @@ class Clips:
         merge_gap_bytes: int = 64 * KIB,
         on_error: OnError = "raise",
         max_failures: int = 100,
+        quarantine: str | os.PathLike[str] | None = None,
         decode_timeout_s: float = 60.0,
         max_outage_s: float = 900.0,
         device: str | None = None,
@@ -231,6 +233,8 @@ class Clips:
             on_error: ``raise``, or ``skip``: a clip that fails is counted and replaced.
             max_failures: distinct files that may fail before the loader gives up; a failure that
                 may pass (a short read) counts each time.
+            quarantine: a file that gets a line for each file that failed and was skipped, for
+                ``dstream ingest --quarantine``; ranks may share it.
             decode_timeout_s: longest time in a codec for one clip, which has failed then.
             max_outage_s: longest time to wait for a store that does not answer at all.
             device: ``cuda`` or ``cuda:N`` copies batches there.
@@ -257,6 +261,7 @@ class Clips:
             clips_per_epoch=clips_per_epoch,
             on_error=on_error,
             max_failures=max_failures,
+            quarantine=None if quarantine is None else Path(quarantine),
             decode_timeout_s=decode_timeout_s,
             max_outage_s=max_outage_s,
             device=device,

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import OrderedDict
 from collections.abc import Hashable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 from dstream.errors import (
@@ -19,6 +21,7 @@ from dstream.errors import (
     SourceChangedError,
 )
 from dstream.forks import renew_after_fork
+from dstream.format.quarantine import QuarantineLine, encode_line
 from dstream.measure import Meter
 
 OnError = Literal["raise", "skip"]
@@ -105,9 +108,16 @@ class FailureLog:
         on_error: ``raise`` lets only ``too-short`` pass.
         max_failures: failing files (``too-short`` not among them) that are put up with.
         meter: gets an event ``skip`` with the reason of each.
+        quarantine: a file that gets a line for each failing file; several ranks may share it.
     """
 
-    def __init__(self, on_error: OnError, max_failures: int, meter: Meter) -> None:
+    def __init__(
+        self,
+        on_error: OnError,
+        max_failures: int,
+        meter: Meter,
+        quarantine: Path | None = None,
+    ) -> None:
         if on_error not in ("raise", "skip"):
             raise InvalidInputError(f"on_error must be 'raise' or 'skip', got {on_error!r}")
         if max_failures < 0:
@@ -115,6 +125,7 @@ class FailureLog:
         self._on_error = on_error
         self._max_failures = max_failures
         self._meter = meter
+        self._quarantine = quarantine
         self._lock = threading.Lock()
         self._failures: list[Failure] = []
         self._count = 0
@@ -161,6 +172,7 @@ class FailureLog:
         file: Hashable,
         *,
         for_good: bool,
+        name: str | None = None,
     ) -> None:
         """Count a failed clip, or raise ``error`` when it may not be skipped.
 
@@ -170,6 +182,7 @@ class FailureLog:
             attempt: how many clips of this position failed before.
             file: in which file it lies.
             for_good: see :func:`is_for_good`; the file's other clips are then skipped untried.
+            name: of the file, where it is known.
         """
         reason = skip_reason(error)
         if reason is None or (self._on_error == "raise" and reason != "too-short"):
@@ -185,6 +198,8 @@ class FailureLog:
             if note not in self._noted and len(self._failures) < _KEPT:
                 self._noted.add(note)
                 self._failures.append(Failure(sample_key, reason, str(error)))
+                if reason not in ("too-short", "short-read"):  # those may be good yet
+                    self._write(name or str(_fact(error, "file", sample_key)), reason, str(error))
             too_many = self._count > self._max_failures
         if too_many:
             raise DstreamError(
@@ -194,11 +209,26 @@ class FailureLog:
                 reason=reason,
             ) from error
 
+    def _write(self, name: str, reason: str, detail: str) -> None:
+        if self._quarantine is None:
+            return
+        line = encode_line(QuarantineLine(name, reason, detail))
+        # One write at the end of the file: lines of many processes do not mix.
+        opened = os.open(self._quarantine, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+        try:
+            os.write(opened, line)
+        finally:
+            os.close(opened)
+
     def _remember(self, file: Hashable, reason: str | None) -> None:
         self._files[file] = reason or self._files.get(file)
         self._files.move_to_end(file)
         if len(self._files) > _FILES_KEPT:
             self._files.popitem(last=False)
+
+
+def _fact(error: BaseException, name: str, default: object) -> object:
+    return error.facts.get(name, default) if isinstance(error, DstreamError) else default
 
 
 def _too_many_in_a_row(attempt: int, sample_key: str, reason: str, happened: str) -> DstreamError:

@@ -96,6 +96,7 @@ class FetchStage:
             task.attempt,
             self._reader.file_of(task.draw),
             for_good=is_for_good(error, placed=planned is not None, file=name),
+            name=name,
         )
         self._draw_again(task)
 

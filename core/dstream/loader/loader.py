@@ -92,7 +92,9 @@ class Loader:
         self._epochs = epochs
         self._clock = clock or SystemClock()
         self._meter = reader.meter
-        self._failures = FailureLog(settings.on_error, settings.max_failures, self._meter)
+        self._failures = FailureLog(
+            settings.on_error, settings.max_failures, self._meter, settings.quarantine
+        )
         self._tuner = Tuner(settings.fetchers, self._meter, self._clock)
         self._arrays = ArrayMaker(settings.array, settings.device)
         # One batch more than are in the making: the one that the consumer works on.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal
 
 from dstream.errors import InvalidInputError
@@ -70,6 +71,8 @@ class LoaderSettings:
     on_error: OnError = "raise"
     max_failures: int = 100
     """Distinct files; a failure that may pass counts each time."""
+    quarantine: Path | None = None
+    """Gets a line of JSON for each file that failed and was skipped; ranks may share it."""
     decode_timeout_s: float = 60.0
     """Longest time in a codec for one clip; then the thread is left behind and the clip failed."""
     max_outage_s: float = 900.0
