@@ -154,6 +154,19 @@ def test_more_epochs_may_be_asked_for(repo: str) -> None:
         assert got + hashes(loader, 7) == expected
 
 
+@pytest.mark.parametrize("last", ["wrap", "drop", "short"])
+def test_who_counts_batches_gets_the_next_loop_as_well(repo: str, last: Any) -> None:
+    with clips_of(repo).loader(7, epochs=2, last=last) as loader:
+        expected = hashes(loader)
+    with clips_of(repo).loader(7, last=last) as loader:
+        got = hashes(iter(loader), len(loader))  # never told that the loop is over
+        at_end = loader.state_dict()
+        got += [batch_hash(batch) for batch in loader]
+        assert got == expected
+        loader.load_state_dict(at_end)
+        assert list(loader) == []  # what was restored was the end of a loop
+
+
 def test_clips_may_be_resized_otherwise(repo: str) -> None:
     with clips_of(repo).loader(2) as loader:
         next(loader)

@@ -105,6 +105,7 @@ class Loader:
         self._stop: SignalStop | None = None
         self._share = ALL_STEPS
         self._cursor = Cursor()
+        self._restored = False
         next(self._ahead(), None)
         self._start = self._meter.snapshot()
         self._opened = opened or self._start
@@ -135,6 +136,10 @@ class Loader:
         return count_steps(0, self._epochs * self._epoch_size, self._epoch_size, self.ranks)
 
     def __iter__(self) -> Loader:
+        if not self._restored and not self._cursor.finished and next(self._ahead(), None) is None:
+            # The consumer counted its batches, and did not wait to be told that it was the last.
+            self.close()
+            self._cursor = self._cursor.at_loop_end(self._epoch_size, self._epochs)
         self._cursor = self._cursor.next_loop(self._epoch_size, self._share)
         return self
 
@@ -155,6 +160,7 @@ class Loader:
             self.close()
             raise StopIteration
         batch, step = got
+        self._restored = False
         self._cursor = self._cursor.after(step, self._share)
         self._last_s = self._clock.monotonic_s()
         if self._began_s is None:
@@ -216,7 +222,7 @@ class Loader:
         found = LoaderState.from_doc(state)
         found.check(self._identity, self._share)
         self.close()
-        self._cursor = found.cursor
+        self._cursor, self._restored = found.cursor, True
 
     @contextmanager
     def stopping_on_signals(
