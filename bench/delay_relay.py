@@ -43,7 +43,10 @@ async def _pump(
 
     async def receive() -> None:
         while True:
-            data = await reader.read(1 << 18)
+            try:
+                data = await reader.read(1 << 18)
+            except ConnectionError:
+                data = b""  # a reset ends the connection, as a close does
             await queue.put((loop.time() + delay_s, data))
             if not data:
                 return

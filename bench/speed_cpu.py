@@ -14,7 +14,6 @@ import argparse
 import inspect
 import json
 import statistics
-import subprocess
 import sys
 import tempfile
 import threading
@@ -31,10 +30,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 import dstream
+from bench_repo import NAME, ingest_in_place
 from bench_videos import RATE, make_bench_video
-from dstream.catalog import Catalog
 from dstream.loader import Batch, Clips
-from dstream.store.opening import open_store
 
 FRAMES, CORES = 16, 2
 SMALL = (256, 456)
@@ -265,9 +263,7 @@ class Ours:
 
     def clips(self) -> Clips:
         self._turn += 1
-        return self._repo.clips(
-            "bench", frames=FRAMES, stride=1, seed=self._turn, resize=self._size
-        )
+        return self._repo.clips(NAME, frames=FRAMES, stride=1, seed=self._turn, resize=self._size)
 
     def batches(self) -> Generator[Batch]:
         clips = self.clips()
@@ -388,15 +384,6 @@ def prepare(folder: Path, video: Video, seconds: int, copies: int) -> list[Path]
     return local
 
 
-def index_in_place(repo: str, source: str) -> None:
-    """Make the repository unless it is there, and ingest the videos where they lie."""
-    Catalog.create(open_store(repo), exist_ok=True)
-    command = [sys.executable, "-m", "dstream_cli", "ingest", source, "--name", "bench"]
-    subprocess.run(
-        [*command, "--in-place", "--repo", repo, "--json"], stdout=subprocess.DEVNULL, check=True
-    )
-
-
 def verdicts(entries: list[Contender], video: Video, small: bool) -> list[dict[str, Any]]:
     """Each promised ratio, with what came out."""
     best = {
@@ -444,7 +431,7 @@ def measure(
     video: Video, sizes: list[str], repo_folder: Path, arguments: argparse.Namespace
 ) -> Iterator[dict[str, Any]]:
     paths = prepare(arguments.videos, video, arguments.seconds, arguments.copies)
-    index_in_place(str(repo_folder), str(paths[0].parent))
+    ingest_in_place(str(repo_folder), str(paths[0].parent))
     with dstream.open(repo_folder) as repo:
         exact = check_exact(Ours(repo, None), paths[0].parent, arguments.exact_clips)
         for size in sizes:

@@ -7,20 +7,19 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import av
 import boto3
 
+from bench_repo import ingest_in_place
 from bench_videos import RATE, make_bench_video
-from dstream.catalog import Catalog
 from dstream.store.opening import open_store
 from peers.environments import Peer
 
 BUCKET = "dstream-peers"
-PIECE_S = 10.0
+PIECE_S = 8.0
 
 
 class NotPreparedError(Exception):
@@ -74,19 +73,14 @@ def make(folder: Path, gop: int, seconds: int, copies: int) -> DataSet:
     for name in names:
         if name not in present:
             raw.upload(name, original)
-    repo = f"{made.prefix}/repo"
-    Catalog.create(open_store(repo), exist_ok=True)
-    command = [sys.executable, "-m", "dstream_cli", "ingest", made.raw, "--name", "bench"]
-    subprocess.run(
-        [*command, "--in-place", "--repo", repo, "--json"], stdout=subprocess.DEVNULL, check=True
-    )
+    ingest_in_place(f"{made.prefix}/repo", made.raw)
     return made
 
 
 def cut(original: Path, folder: Path) -> list[int]:
-    """Cut a video at its keyframes into pieces of about ten seconds, without encoding anew.
+    """Cut a video at its keyframes into pieces of eight seconds or a little more.
 
-    Returns the first frame of each piece; the piece is ``folder/FRAME.mp4``.
+    Nothing is encoded anew. Returns the first frame of each piece, ``folder/FRAME.mp4``.
     """
     folder.mkdir(exist_ok=True)
     starts: list[int] = []

@@ -47,8 +47,10 @@ PEERS = (
         "lerobot-lancedb",
         "lerobot_lance",
         (
-            "numpy<2.3", "lancedb>=0.37.1", "pyarrow>=17", "huggingface_hub>=1.6,<2", "datasets",
-            "einops", "draccus", "safetensors", "tqdm", "requests", "packaging<26", "torchvision",
+            "numpy<2.3", "av>=15,<16", "lancedb>=0.37.1", "pyarrow>=17", "huggingface_hub>=1.6,<2",
+            "datasets", "draccus", "einops", "gymnasium", "opencv-python-headless<4.14",
+            "packaging<26", "Pillow<13", "requests", "safetensors", "termcolor", "torchvision",
+            "tqdm",
         ),
         ("lerobot==0.6.1", "lerobot-lancedb==0.3.1"),
         reads="videos",
@@ -56,11 +58,11 @@ PEERS = (
     ),
     Peer(
         "Mosaic Streaming", "mosaic_mds", ("mosaicml-streaming==0.13.0",), reads="pieces",
-        note="MDS of ten-second pieces, a clip of each",
+        note="MDS of eight-second pieces, a clip of each",
     ),
     Peer(
         "WebDataset", "webdataset_tar", ("webdataset==1.0.2",), reads="pieces",
-        note="tars of ten-second pieces, a clip of each",
+        note="tars of eight-second pieces, a clip of each",
     ),
     Peer(
         "litdata raw + torchcodec", "litdata_raw", ("litdata==0.2.76", "obstore"),

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import dstream
+from bench_repo import NAME
 from peers.adapters.protocol import Seen, Task, answer
 
 
 def opened(task: Task) -> Iterator[Seen]:
     repo = dstream.open(task.prepared)
-    clips = repo.clips("bench", frames=task.frames, stride=1, seed=task.seed, resize=task.size)
+    clips = repo.clips(NAME, frames=task.frames, stride=1, seed=task.seed, resize=task.size)
     loader = clips.loader(1, workers=task.cores, epochs=None)
 
     def stream() -> Iterator[Seen]:

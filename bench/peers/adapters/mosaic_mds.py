@@ -1,4 +1,4 @@
-"""MosaicML Streaming: MDS shards of ten-second pieces, one clip of each piece."""
+"""MosaicML Streaming: MDS shards of eight-second pieces, one clip of each piece."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""WebDataset: tar shards of ten-second pieces, read by curl, one clip of each piece.
+"""WebDataset: tar shards of eight-second pieces, read by curl, one clip of each piece.
 
 Presigned URLs and curl stand for the documents' ``pipe:aws s3 cp``, which starts slower.
 """
