@@ -50,7 +50,7 @@ def run(
         Compared, typer.Option(help="Which order, or both for comparison.")
     ] = "both",
     partitions: Annotated[
-        int | None, typer.Option(metavar="N", help="Of the affine order; 128.", show_default=False)
+        int | None, typer.Option(metavar="N", help="Of the affine order; 512.", show_default=False)
     ] = None,
     resume_nodes: Annotated[
         int, typer.Option(metavar="N", min=0, help="Go on with so many nodes.", show_default=False)

@@ -272,3 +272,40 @@ def test_a_state_file_is_whole_or_old(tmp_path: Path) -> None:
         write_state(path, {"position": 2, "bad": object()})
     assert json.loads(path.read_text()) == {"position": 1}
     assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"shuffle": "affine", "partitions": 4},
+        {"clips_per_gop": 3, "partitions": 4},
+        {"clips_per_epoch": 10},
+    ],
+)
+def test_every_order_goes_on_in_another_world(repo: str, options: dict[str, Any]) -> None:
+    with clips_of(repo).loader(1, epochs=3, **options) as loader:
+        expected = dict(by_position([loader], None))
+        size = int(options.get("clips_per_epoch", 24))
+        assert len(expected) == len(loader) == 3 * size
+    ranks = [clips_of(repo).loader(3, rank=r, world_size=2, epochs=3, **options) for r in (0, 1)]
+    got = dict(by_position(ranks, 5))
+    state = carried(ranks[0].state_dict())
+    for loader in ranks:
+        loader.close()
+    with clips_of(repo).loader(4, epochs=3, last="short", **options) as loader:
+        loader.load_state_dict(state)
+        got |= dict(by_position([loader], None))
+    assert got == expected
+    with clips_of(repo).loader(1, epochs=3) as other, pytest.raises(InvalidInputError):
+        other.load_state_dict(state)
+
+
+def test_replicas_deliver_the_same(repo: str) -> None:
+    ranks = [
+        clips_of(repo).loader(3, rank=rank, world_size=4, replicas=2, last="short")
+        for rank in range(4)
+    ]
+    taken = [hashes(loader) for loader in ranks]
+    for loader in ranks:
+        loader.close()
+    assert taken[0] == taken[1] != taken[2] == taken[3]

@@ -53,7 +53,7 @@ class PartitionSettings:
         return -(-wide // self.window_clips) * self.window_clips
 
 
-AFFINE_PARTITIONS, GROUP_PARTITIONS = 128, 64
+AFFINE_PARTITIONS, GROUP_PARTITIONS = 512, 64
 AFFINE_WINDOW_CLIPS = 8192
 _GROUPS_IN_WINDOW = 2
 

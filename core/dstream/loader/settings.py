@@ -61,7 +61,7 @@ class LoaderSettings:
     """Ranges of one file at most this far apart are one request; the gap is wasted."""
     shuffle: Shuffle = "global"
     partitions: int | None = None
-    """Of an affine order, or one with groups; None: 128, or 64."""
+    """Of an affine order, or one with groups; None: 512, or 64."""
     window_clips: int | None = None
     """Clips of a partition that change places among themselves; None: 8192, or two groups."""
     clips_per_gop: int = 1
