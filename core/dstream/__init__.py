@@ -31,7 +31,17 @@ if TYPE_CHECKING:
         ThrottledError,
         UnsafeStoreError,
     )
-    from dstream.loader import Batch, Clip, Clips, Loader, LoaderReport, RanksReport, collate
+    from dstream.loader import (
+        Batch,
+        Clip,
+        Clips,
+        Loader,
+        LoaderReport,
+        Mixture,
+        RanksReport,
+        collate,
+        mix,
+    )
     from dstream.measure import Meter
     from dstream.store.options import StoreOptions
 
@@ -47,7 +57,8 @@ _HOMES = {
         "UnsafeStoreError",
     ),
     "dstream.loader": (
-        "Batch", "Clip", "Clips", "Loader", "LoaderReport", "RanksReport", "collate",
+        "Batch", "Clip", "Clips", "Loader", "LoaderReport", "Mixture", "RanksReport", "collate",
+        "mix",
     ),
     "dstream.measure": ("Meter",),
     "dstream.store.options": ("StoreOptions",),
@@ -70,6 +81,7 @@ __all__ = [
     "MediaError",
     "MediaReason",
     "Meter",
+    "Mixture",
     "NotFoundError",
     "OutcomeUnknownError",
     "PartialError",
@@ -86,6 +98,7 @@ __all__ = [
     "__version__",
     "clips",
     "collate",
+    "mix",
     "open",
 ]
 

@@ -9,6 +9,17 @@ from dstream.loader.batch import Batch, Clip
 from dstream.loader.clips import Clips
 from dstream.loader.collate import collate
 from dstream.loader.loader import Loader
+from dstream.loader.mixed_clips import Mixture, mix
 from dstream.loader.report import LoaderReport, RanksReport
 
-__all__ = ["Batch", "Clip", "Clips", "Loader", "LoaderReport", "RanksReport", "collate"]
+__all__ = [
+    "Batch",
+    "Clip",
+    "Clips",
+    "Loader",
+    "LoaderReport",
+    "Mixture",
+    "RanksReport",
+    "collate",
+    "mix",
+]

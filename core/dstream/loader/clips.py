@@ -60,6 +60,8 @@ class Clips:
         cache: keeps what was fetched on this node's disk.
     """
 
+    _may_be_affine = True
+
     def __init__(
         self,
         source: SampleSource,
@@ -252,7 +254,7 @@ class Clips:
             merge_gap_bytes=merge_gap_bytes,
             shuffle=shuffle_of(
                 shuffle,
-                has_cache=self.cache is not None,
+                has_cache=self._may_be_affine and self.cache is not None,
                 nodes=node_count(os.environ, place.world_size),
             ),
             partitions=partitions,
@@ -284,7 +286,12 @@ class Clips:
             clock=self._clock,
             opened=self._opened,
             view=self._view,
+            arrange=self.arrange,
         )
+
+    def arrange(self, alike: Order) -> Order:
+        """The order of these clips, where ``alike`` is that of so many slots of one data set."""
+        return alike
 
     def iterable(self, batch_size: int, **options: Any) -> ClipsDataset:
         """The same batches for torch's DataLoader, or torchdata's StatefulDataLoader.

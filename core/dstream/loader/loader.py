@@ -6,7 +6,7 @@ import os
 import signal
 import warnings
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Literal, overload
@@ -63,6 +63,7 @@ class Loader:
         opened: the counters before the data set was opened; now by default.
         view: the frozen view that is read. Its token goes into the state, and rank 0 renews its
             pin while batches are made.
+        arrange: makes another order, such as a mixture's, of that of all slots.
 
     Raises:
         InvalidInputError: there is no clip, sizes differ, or a setting cannot be used.
@@ -78,13 +79,15 @@ class Loader:
         clock: Clock | None = None,
         opened: Snapshot | None = None,
         view: FrozenView | None = None,
+        arrange: Callable[[Order], Order] | None = None,
     ) -> None:
         if epochs is not None and epochs < 1:
             raise InvalidInputError(f"epochs must be at least 1, or None for ever, got {epochs}")
         self._reader, self._settings = reader, settings
         self.ranks = ranks
         """Which part of each step is made here."""
-        self._order = _order(reader, settings)
+        order = _order(reader, settings)
+        self._order = order if arrange is None else arrange(order)
         self._epoch_size = settings.clips_per_epoch or self._order.total
         if ranks.batch_size > 1:
             counts = reader.source.slot_counts(reader.settings.window)
@@ -167,6 +170,8 @@ class Loader:
             self._began_s = began_s
             self._first_batch_s = self._last_s - began_s
         self._tell_of_pin()
+        for component, count in self._order.origins(batch.slots).items():
+            self._meter.event("component", component, count)
         self._meter.add("batches.delivered", 1)
         self._meter.add("clips.delivered", len(batch))
         self._meter.add("bytes.delivered", int(batch.video.nbytes))

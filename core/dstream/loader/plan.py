@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import operator
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Literal
@@ -303,6 +303,10 @@ class Order:
             return range(start + low, start + high)
         dealt: list[int] = self.partitions.lanes.deal(start, stop, low, high).tolist()
         return dealt
+
+    def origins(self, slots: NDArray[np.int64]) -> Mapping[str, int]:
+        """How many of these slots are of each component, by its name; empty for one data set."""
+        return {}
 
     def substitute(self, position: int, attempt: int) -> Draw:
         """What replaces the clip at ``position`` when it failed ``attempt`` times (from 1)."""

@@ -16,6 +16,8 @@ class LoaderReport:
 
     clips: int
     """Clips delivered to the consumer."""
+    components: Mapping[str, int]
+    """Clips delivered of each component of a mixture, by its name; empty where it is none."""
     clips_decoded: int
     """Clips made, those in batches that were not taken included."""
     batches: int
@@ -248,6 +250,7 @@ def make_report(counts: Snapshot, since_open: Snapshot, facts: RunFacts) -> Load
     fetched = sums.get("clips.fetched", sums.get("clips.decoded", 0))
     return LoaderReport(
         clips=whole("clips.delivered"),
+        components=counts.event("component"),
         clips_decoded=whole("clips.decoded"),
         batches=whole("batches.delivered"),
         wall_seconds=wall_s,

@@ -8,7 +8,7 @@ of time and bytes are plain sums. A :class:`Snapshot` is a value: subtract two t
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TypeVar
@@ -145,6 +145,21 @@ def _difference(now: Mapping[K, N], then: Mapping[K, N]) -> dict[K, N]:
     return result
 
 
+def sum_of(snapshots: Iterable[Snapshot]) -> Snapshot:
+    """The counters of several meters together."""
+    requests: dict[RequestKey, RequestTotals] = {}
+    events: dict[tuple[str, str], int] = {}
+    sums: dict[str, float] = {}
+    for snapshot in snapshots:
+        for key, totals in snapshot.requests.items():
+            requests[key] = requests.get(key, RequestTotals()).plus(totals)
+        for event, count in snapshot.events.items():
+            events[event] = events.get(event, 0) + count
+        for name, amount in snapshot.sums.items():
+            sums[name] = sums.get(name, 0) + amount
+    return Snapshot(requests, events, sums)
+
+
 class Meter:
     """Collects counts from many threads. Cheap: one short lock an event.
 
@@ -185,3 +200,18 @@ class Meter:
         """The counters now, as a value."""
         with self._lock:
             return Snapshot(dict(self._requests), dict(self._events), dict(self._sums))
+
+
+class MeterSum(Meter):
+    """A meter whose snapshots include those of other meters."""
+
+    def __init__(self, others: Sequence[Meter]) -> None:
+        super().__init__()
+        self._others = tuple(others)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (MeterSum, (self._others,))
+
+    def snapshot(self) -> Snapshot:
+        """The counters of all now, as a value."""
+        return sum_of([super().snapshot(), *(meter.snapshot() for meter in self._others)])
