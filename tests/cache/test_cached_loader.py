@@ -6,10 +6,14 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 import dstream
+from dstream.cache.admin import cache_stat
 from dstream.cache.record import identity_of
+from dstream.clock import SystemClock
 from dstream.errors import InvalidInputError
 from dstream.loader.report import LoaderReport
 from dstream.measure import Purpose
@@ -72,6 +76,38 @@ def test_random_access_and_loaders_share_it(files: dict[str, bytes], tmp_path: P
     before = clips.meter.snapshot()
     assert clips[0].video.shape[0] == 4
     assert not clips.meter.snapshot().minus(before).total(purpose=Purpose.DATA).count
+
+
+def test_the_forked_workers_of_a_dataloader_share_it(
+    files: dict[str, bytes], tmp_path: Path
+) -> None:
+    torch_data = pytest.importorskip("torch.utils.data")
+    source = str(tmp_path / "source")
+    fill(open_store(source), files)
+    cache: dict[str, Any] = {"cache": tmp_path / "c", "cache_bytes": "64MB"}
+    clips = dstream.clips(source, frames=4, clips_per_file=4, **cache)
+    expected = [np.asarray(clips[slot].video).copy() for slot in range(6)]  # the rest is theirs
+
+    def epoch() -> list[NDArray[np.uint8]]:
+        loader = torch_data.DataLoader(
+            clips,
+            batch_size=2,
+            num_workers=2,
+            collate_fn=dstream.collate,
+            multiprocessing_context="fork",
+        )
+        return [video for batch in loader for video in np.asarray(batch.video)]
+
+    first, again = epoch(), epoch()
+    assert len(first) == len(again) == len(clips)
+    assert all(map(np.array_equal, first, again))
+    assert all(map(np.array_equal, first, expected))
+    stat = cache_stat(tmp_path / "c", SystemClock())
+    before = clips.meter.snapshot()
+    for slot in range(len(clips)):  # what the workers kept is there for their parent
+        clips[slot]
+    assert not clips.meter.snapshot().minus(before).total(purpose=Purpose.DATA).count
+    assert stat.extents >= len(clips) // 2
 
 
 def test_a_clip_that_is_cached_in_part_fetches_only_the_rest(

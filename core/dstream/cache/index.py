@@ -19,7 +19,7 @@ _LIST_EVERY_S = 1.0
 
 
 class ExtentIndex:
-    """Extent -> segment and place, about a hundred bytes an extent. Thread-safe.
+    """Extent -> segment and place, about 120 bytes an extent. Thread-safe.
 
     Args:
         folder: the cache's directory.

@@ -75,6 +75,8 @@ class Admission:
         self._lock = threading.Lock()
         self._writer: SegmentWriter | None = None
         self._user_file = -1
+        self._is_held = False
+        """Holding it was tried, at least."""
         self._pause: tuple[str, float] | None = None
         """Why nothing is tried, and until when."""
         self._ring = 1
@@ -104,11 +106,13 @@ class Admission:
 
     def hold(self) -> None:
         """Tell other processes that this data set is in use, as far as that can be told."""
-        if self._user_file < 0:
-            try:
-                self._user_file = self._folder.use(self._label)
-            except OSError:
-                self._meter.event("cache-refused", "not-held")
+        if self._is_held:
+            return
+        self._is_held = True
+        try:
+            self._user_file = self._folder.use(self._label)
+        except OSError:
+            self._meter.event("fallback", "cache-not-held")
 
     def renew(self) -> None:
         """In a forked child: the segment in work is the parent's."""
@@ -124,6 +128,7 @@ class Admission:
             if self._user_file >= 0:
                 os.close(self._user_file)
             self._user_file = -1
+            self._is_held = False
 
     def __del__(self) -> None:
         if self._user_file >= 0:
