@@ -309,3 +309,27 @@ def test_replicas_deliver_the_same(repo: str) -> None:
     for loader in ranks:
         loader.close()
     assert taken[0] == taken[1] != taken[2] == taken[3]
+
+
+@pytest.mark.parametrize(
+    ("cached", "ranks_on_node", "order"),
+    [(True, "1", "affine"), (True, "2", "global"), (False, "1", "global")],
+)
+def test_the_order_suits_the_job(
+    repo: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    cached: bool,
+    ranks_on_node: str,
+    order: str,
+) -> None:
+    for name, value in (("RANK", "0"), ("WORLD_SIZE", "2"), ("LOCAL_WORLD_SIZE", ranks_on_node)):
+        monkeypatch.setenv(name, value)
+    options: dict[str, Any] = {"cache": tmp_path, "cache_bytes": 1 << 28} if cached else {}
+    with dstream.open(repo, **options) as opened:
+        clips = opened.clips("d", frames=FRAMES, array="numpy")
+        for shuffle in ("auto", True):
+            state: Any = clips.loader(1, shuffle=shuffle).state_dict()
+            assert state["clips"]["shuffle"] == order
+        named: Any = clips.loader(1, shuffle="global").state_dict()
+        assert named["clips"]["shuffle"] == "global"
