@@ -129,7 +129,7 @@ def main() -> None:
     parser.add_argument("--sizes", default="full", help="full, 256, or both")
     parser.add_argument("--only", default="", help="adapters by their modules' names")
     parser.add_argument("--clips", type=int, default=32, help="in a turn, counted")
-    parser.add_argument("--warm-clips", type=int, default=6)
+    parser.add_argument("--warm-clips", type=int, default=8, help="a multiple of 4")
     parser.add_argument("--limit-s", type=float, default=6.0, help="of a turn's counted clips")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--json", type=Path)

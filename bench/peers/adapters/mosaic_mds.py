@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any
 
 from streaming import MDSWriter, StreamingDataset
+from streaming.base.util import clean_stale_shared_memory
 
 from peers.adapters.protocol import Seen, Task, answer
 from peers.adapters.torch_loader import as_seen, endless
@@ -34,6 +35,7 @@ def clip_of(task: Task, samples: list[dict[str, Any]]) -> tuple[str, int, Any]:
 
 def opened(task: Task) -> Iterator[Seen]:
     os.environ["S3_ENDPOINT_URL"] = task.endpoint
+    clean_stale_shared_memory()  # the turn before was ended from outside
     dataset = StreamingDataset(
         remote=task.prepared,
         local=task.scratch + "/mds",
