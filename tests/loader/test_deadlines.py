@@ -42,19 +42,20 @@ class Stuck:
         self.release = threading.Event()
         self.back = threading.Event()
         self.struck = 0
-        decode = ClipDecoder.decode
+        decode = ClipDecoder.decode_many
 
-        def stuck(decoder: Any, index: Any, plan: Any, data: Any, out: Any, **kw: Any) -> Any:
+        def stuck(decoder: Any, index: Any, plan: Any, data: Any, clips: Any) -> Any:
             if abs(index.track.duration_s - duration_s) > 1e-6 or self.struck:
-                return decode(decoder, index, plan, data, out, **kw)
+                return decode(decoder, index, plan, data, clips)
             self.struck += 1
             self.release.wait(60)
-            result = decode(decoder, index, plan, data, out, **kw)
-            out[:] = 77
+            result = decode(decoder, index, plan, data, clips)
+            for clip in clips:
+                clip.out[:] = 77
             self.back.set()
             return result
 
-        monkeypatch.setattr(ClipDecoder, "decode", stuck)
+        monkeypatch.setattr(ClipDecoder, "decode_many", stuck)
 
 
 @pytest.fixture
@@ -248,3 +249,16 @@ def test_the_number_finds_what_a_round_trip_needs(rtt_s: float, needed: int) -> 
         now = adapted(now, Seen(rate, 0.0 if rate >= 400 else 0.9, 0))
     assert now.limit >= min(needed, MOST)
     assert min(400.0, now.limit / rtt_s) >= min(400.0, MOST / rtt_s) * 0.95
+
+
+def test_a_group_that_hangs_is_left_behind(uneven: str, stuck: Stuck) -> None:
+    clips = dstream.clips(uneven, frames=8, stride=1, clips_per_file=6, array="numpy")
+    options: dict[str, Any] = {"clips_per_gop": 3, "workers": 2, "decode_timeout_s": 0.5}
+    with clips.loader(4, on_error="skip", **options) as loader:
+        batches = list(loader)
+        assert sum(map(len, batches)) == len(clips)
+        stuck.release.set()
+        assert stuck.back.wait(10)
+        assert not any((np.asarray(batch.video) == 77).all((1, 2, 3, 4)).any() for batch in batches)
+    assert loader.report().deadlines == {"decode": 1}
+    assert loader.report().fallbacks["group-deadline"] == 1

@@ -32,7 +32,7 @@ from dstream.loader.steps import Ranks
 from dstream.measure import Meter, Snapshot
 from dstream.media.decode import ClipDecoder
 from dstream.recipe import Recipe
-from dstream.units import KIB, MIB
+from dstream.units import GIB, KIB, MIB
 
 if TYPE_CHECKING:
     from dstream.loader.torch_data import ClipsDataset
@@ -197,6 +197,7 @@ class Clips:
         partitions: int | None = None,
         window_clips: int | None = None,
         clips_per_gop: int = 1,
+        decoded_bytes: int = 4 * GIB,
         workers: int | None = None,
         fetchers: Fetchers = "auto",
         prefetch: int = 2,
@@ -226,7 +227,9 @@ class Clips:
                 False): in the order of the tables.
             partitions: a power of two: how many parts an affine order has, or one with groups.
             window_clips: clips of a partition that change places among themselves.
-            clips_per_gop: so many consecutive slots of a sample go to one rank within a window.
+            clips_per_gop: so many consecutive slots of a sample are read and decoded at once, and
+                spread over a window.
+            decoded_bytes: bound of their frames that wait; a group beyond is made clip by clip.
             workers: decoding threads; one for each CPU by default.
             fetchers: fetching threads; ``auto`` finds how many it takes.
             prefetch: batches decoded ahead of the one in use.
@@ -260,6 +263,7 @@ class Clips:
             partitions=partitions,
             window_clips=window_clips,
             clips_per_gop=clips_per_gop,
+            decoded_bytes=decoded_bytes,
             clips_per_epoch=clips_per_epoch,
             on_error=on_error,
             max_failures=max_failures,

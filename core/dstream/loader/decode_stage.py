@@ -12,16 +12,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dstream.clock import Clock
 from dstream.errors import MediaError, MediaReason
 from dstream.format.index import VideoIndex
 from dstream.loader.fetch_stage import FetchStage
-from dstream.loader.reader import ClipReader
+from dstream.loader.reader import ClipReader, ReadClip
+from dstream.loader.shared import GroupPlan, Sharing
 from dstream.loader.work import Fetched, Task, Work
 from dstream.media.clip import ClipPlan
-from dstream.media.decode import Bytes, ClipDecoder, DecodedClip
+from dstream.media.decode import Bytes, ClipDecoder, DecodedClip, Wanted
 
 
 class _WatchedDecoder(ClipDecoder):
@@ -32,19 +32,13 @@ class _WatchedDecoder(ClipDecoder):
         self._time = clock
         self.since_s: float | None = None
 
-    def decode(
-        self,
-        index: VideoIndex,
-        plan: ClipPlan,
-        data: Sequence[Bytes],
-        out: NDArray[np.generic] | None = None,
-        *,
-        crop_at: tuple[float, float] | None = None,
-    ) -> DecodedClip:
-        """As :meth:`ClipDecoder.decode`."""
+    def decode_many(
+        self, index: VideoIndex, plan: ClipPlan, data: Sequence[Bytes], clips: Sequence[Wanted]
+    ) -> list[DecodedClip]:
+        """As :meth:`ClipDecoder.decode_many`, which every decode goes through."""
         self.since_s = self._time.monotonic_s()
         try:
-            return super().decode(index, plan, data, out, crop_at=crop_at)
+            return super().decode_many(index, plan, data, clips)
         finally:
             self.since_s = None
 
@@ -67,6 +61,7 @@ class DecodeStage:
         reader: makes clips.
         work: gives the clips.
         fetch: gives substitutes.
+        sharing: decodes groups.
         timeout_s: longest time inside the codec for one clip.
         clock: measures it.
         start: starts a thread that runs a function.
@@ -77,12 +72,14 @@ class DecodeStage:
         reader: ClipReader,
         work: Work,
         fetch: FetchStage,
+        sharing: Sharing,
         timeout_s: float,
         clock: Clock,
         start: Callable[[str, Callable[[], None]], threading.Thread],
     ) -> None:
         self._reader, self._work, self._fetch = reader, work, fetch
         self._timeout_s, self._clock, self._start = timeout_s, clock, start
+        self._sharing = sharing
         self._meter = reader.meter
         self._workers: list[_Worker] = []
         self._started = 0
@@ -132,6 +129,7 @@ class DecodeStage:
             file=sample.video.name,
         )
         task = replace(job.task)  # the old one stays with the old thread
+        self._fetch.leave(task, "group-deadline")
         task.batch.leave_memory()
         self.add()
         try:
@@ -151,6 +149,9 @@ class DecodeStage:
         if job is None:
             return False
         task = job if isinstance(job, Task) else job.task
+        if isinstance(job, Fetched) and task.joins:
+            self._take_shared(task)
+            return True
         began_s = self._clock.monotonic_s()
         error: BaseException | None = None
         try:
@@ -170,6 +171,8 @@ class DecodeStage:
 
         An abandoned thread comes back with True, and changes nothing.
         """
+        if fetched.shared is not None:
+            return self._decode_group(worker, fetched, fetched.shared)
         task, failure = fetched.task, None
         worker.job = fetched
         try:
@@ -187,3 +190,61 @@ class DecodeStage:
         if failure is not None:
             self._fetch.substitute(task, failure, fetched.planned)
         return failure is None
+
+    # Groups
+
+    def _decode_group(self, worker: _Worker, fetched: Fetched, shared: GroupPlan) -> bool:
+        """Decode for the whole group; False when the clip is to be made alone."""
+        task, group = fetched.task, fetched.task.group
+        clips: dict[int, ReadClip] | None = None
+        worker.job, reason = fetched, "group-memory"
+        try:
+            if group is not None:
+                clips = self._sharing.decode(worker.decoder, group, shared, fetched.data)
+        except Exception:
+            reason = "group-decode"  # alone, the clip at fault says what is wrong
+        with self._work.changed:
+            worker.job = None
+            if worker.is_abandoned:
+                return True
+        self._fetch.release(fetched)
+        own = None if clips is None else clips.get(task.draw.position)
+        if own is None or clips is None or group is None:
+            self._fetch.leave(task, reason)
+            return False
+        for waiting in group.end(clips):
+            self._give(waiting, clips.get(waiting.draw.position))
+        self._place(task, own)
+        return True
+
+    def _take_shared(self, task: Task) -> None:
+        """Put a clip of a decoded group into its batch, or let it wait for the group."""
+        if task.group is None:
+            return
+        try:
+            clip = task.group.clip_or_wait(task)
+        except KeyError:
+            self._give(task, None)
+        else:
+            if clip is not None:
+                self._give(task, clip)
+
+    def _give(self, task: Task, clip: ReadClip | None) -> None:
+        """Settle a clip with what its group has for it; without, have it made alone."""
+        if clip is None:
+            self._fetch.leave(task, "group-clip")
+            self._work.retake(task)
+            return
+        error: BaseException | None = None
+        try:
+            self._place(task, clip)
+        except BaseException as failure:
+            error = failure
+        self._work.settle(task, error)
+
+    def _place(self, task: Task, clip: ReadClip) -> None:
+        out = task.batch.out(task.row)
+        np.copyto(out, clip.decoded.video)
+        own = replace(clip, decoded=replace(clip.decoded, video=out))
+        with self._work.changed:
+            task.batch.put(task.row, own, out)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from dstream.clock import Clock
 from dstream.loader.budget import ByteBudget
 from dstream.loader.failures import FailureLog, is_for_good
 from dstream.loader.plan import Order
 from dstream.loader.reader import ClipReader, PlannedClip
+from dstream.loader.shared import GroupPlan, Sharing
 from dstream.loader.work import Fetched, Task
 
 
@@ -18,6 +21,8 @@ class FetchStage:
         order: gives substitutes.
         budget: bounds the fetched bytes.
         failures: decides what may be skipped.
+        sharing: plans and fetches for groups.
+        retake: has a clip made from the beginning.
         clock: measures waiting.
     """
 
@@ -27,8 +32,11 @@ class FetchStage:
         order: Order,
         budget: ByteBudget,
         failures: FailureLog,
+        sharing: Sharing,
+        retake: Callable[[Task], None],
         clock: Clock,
     ) -> None:
+        self._sharing, self._retake = sharing, retake
         self._reader, self._order, self._budget = reader, order, budget
         self._failures, self._clock, self._meter = failures, clock, reader.meter
 
@@ -46,28 +54,63 @@ class FetchStage:
             if self._skip_known(task):
                 continue
             began_s = self._clock.monotonic_s()
-            size_bytes = 0
-            planned: PlannedClip | None = None
+            fetched: Fetched | None = None
             try:
-                planned = self._reader.plan(task.draw)
-                task.batch.expect(task.row, planned.sample)
+                fetched = self._planned(task)
+                task.batch.expect(task.row, fetched.planned.sample)
                 self._meter.add("seconds.fetch_stage", self._clock.monotonic_s() - began_s)
+                if task.joins:
+                    self._budget.forgo(task.turn)
+                    return fetched
                 if has_turn:
-                    self._budget.overdraw(planned.size_bytes)
-                elif not self._acquire(task, planned):
+                    self._budget.overdraw(fetched.size_bytes)
+                elif not self._acquire(task, fetched.size_bytes):
                     return None
-                has_turn, size_bytes = True, planned.size_bytes
-                began_s = self._clock.monotonic_s()
-                data = self._reader.fetch(planned)
-                self._meter.add("seconds.fetch_stage", self._clock.monotonic_s() - began_s)
-                return Fetched(task.turn, task, planned, data)
+                has_turn = True
             except Exception as error:
-                self._budget.release(size_bytes)
-                self.substitute(task, error, planned)
+                self.substitute(task, error, None if fetched is None else fetched.planned)
+                continue
+            try:
+                began_s = self._clock.monotonic_s()
+                fetched.data = self._data(fetched)
+                self._meter.add("seconds.fetch_stage", self._clock.monotonic_s() - began_s)
+                return fetched
+            except Exception as error:
+                self._budget.release(fetched.size_bytes)
+                if fetched.shared is None:
+                    self.substitute(task, error, fetched.planned)
+                else:
+                    self.leave(task, "group-read")
 
-    def _acquire(self, task: Task, planned: PlannedClip) -> bool:
+    def _planned(self, task: Task) -> Fetched:
+        """A task's clip, and its group's reads where it leads one; nothing is read yet."""
+        planned = self._reader.plan(task.draw)
+        shared: GroupPlan | None = None
+        if task.leads and task.group is not None:
+            shared = self._sharing.plan(task.group)
+            if shared is None:
+                self.leave(task, "group-plan")
+        return Fetched(task.turn, task, planned, [], shared)
+
+    def _data(self, fetched: Fetched) -> list[bytes]:
+        if fetched.shared is None:
+            return self._reader.fetch(fetched.planned)
+        return self._sharing.fetch(fetched.shared)
+
+    def leave(self, task: Task, reason: str) -> None:
+        """Make a clip alone. If it led its group, so are all others of the group."""
+        group, led = task.group, task.leads
+        task.group, task.leads = None, False
+        if group is None or not led:
+            return
+        self._meter.event("fallback", reason)
+        for waiting in group.end({}):
+            waiting.group = None
+            self._retake(waiting)
+
+    def _acquire(self, task: Task, size_bytes: int) -> bool:
         began_s = self._clock.monotonic_s()
-        granted = self._budget.acquire(task.turn, planned.size_bytes)
+        granted = self._budget.acquire(task.turn, size_bytes)
         self._meter.add("seconds.fetch_blocked", self._clock.monotonic_s() - began_s)
         return granted
 
@@ -77,7 +120,7 @@ class FetchStage:
 
     def release(self, fetched: Fetched) -> None:
         """A clip's bytes are decoded."""
-        self._budget.release(fetched.planned.size_bytes)
+        self._budget.release(fetched.size_bytes)
 
     def _skip_known(self, task: Task) -> bool:
         """Give the task another clip when its file is known to give none."""
@@ -101,5 +144,6 @@ class FetchStage:
         self._draw_again(task)
 
     def _draw_again(self, task: Task) -> None:
+        self.leave(task, "group-clip")
         task.attempt += 1
         task.draw = self._order.substitute(task.draw.position, task.attempt)

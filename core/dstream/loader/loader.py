@@ -359,6 +359,7 @@ class Loader:
                 self._reader,
                 self._order,
                 self._ahead(),
+                self._cursor.position,
                 self._settings,
                 self._tuner,
                 self._failures,

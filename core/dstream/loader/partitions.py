@@ -53,9 +53,8 @@ class PartitionSettings:
         return -(-wide // self.window_clips) * self.window_clips
 
 
-AFFINE_PARTITIONS, GROUP_PARTITIONS = 512, 64
+AFFINE_PARTITIONS, GROUP_PARTITIONS = 512, 8
 AFFINE_WINDOW_CLIPS = 8192
-_GROUPS_IN_WINDOW = 2
 
 
 def partition_settings(
@@ -77,9 +76,7 @@ def partition_settings(
     if partitions is None:
         partitions = AFFINE_PARTITIONS if is_affine else GROUP_PARTITIONS
     if window_clips is None:
-        window_clips = (
-            AFFINE_WINDOW_CLIPS if clips_per_gop == 1 else _GROUPS_IN_WINDOW * clips_per_gop
-        )
+        window_clips = AFFINE_WINDOW_CLIPS if clips_per_gop == 1 else clips_per_gop
     return PartitionSettings(is_affine, partitions, clips_per_gop, window_clips)
 
 

@@ -24,6 +24,7 @@ from dstream.loader.pending import PendingBatch
 from dstream.loader.plan import Order
 from dstream.loader.reader import ClipReader
 from dstream.loader.settings import LoaderSettings
+from dstream.loader.shared import Sharing
 from dstream.loader.steps import Step
 from dstream.loader.work import Work
 from dstream.store.patience import Outage, patient
@@ -48,6 +49,7 @@ class Pipeline:
         reader: makes clips.
         order: which clip is at which position.
         steps: this rank's steps.
+        first_position: where they begin.
         settings: threads and limits.
         tuner: says how many clips are fetched at the same time.
         failures: decides what may be skipped.
@@ -61,6 +63,7 @@ class Pipeline:
         reader: ClipReader,
         order: Order,
         steps: Iterator[Step],
+        first_position: int,
         settings: LoaderSettings,
         tuner: Tuner,
         failures: FailureLog,
@@ -72,17 +75,21 @@ class Pipeline:
         self._arrays, self._meter = arrays, reader.meter
         self._budget = ByteBudget(settings.inflight_bytes)
         self._tuner = tuner
+        sharing = Sharing(reader, order, first_position, settings.decoded_bytes)
         self._work = Work(
             order,
             steps,
+            sharing,
             lambda step: PendingBatch(step, reader.settings, pool),
             settings.prefetch,
             self._tuner.limit,
         )
-        self._fetch = FetchStage(reader, order, self._budget, failures, clock)
+        self._fetch = FetchStage(
+            reader, order, self._budget, failures, sharing, self._work.retake, clock
+        )
         self._outage = Outage(settings.max_outage_s, reader.source.name, self._meter, clock)
         self._decode = DecodeStage(
-            reader, self._work, self._fetch, settings.decode_timeout_s, clock, self._start
+            reader, self._work, self._fetch, sharing, settings.decode_timeout_s, clock, self._start
         )
         self.is_orphan = False
         """This is a forked child's copy, whose threads are the parent's."""
@@ -175,7 +182,7 @@ class Pipeline:
             if fetched is None:
                 return False
             self._work.put(fetched)
-            self._tune(fetched.planned.size_bytes)
+            self._tune(fetched.size_bytes)
         except BaseException as error:
             self._fetch.forgo(task)
             self._work.settle(task, error)

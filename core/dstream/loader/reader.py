@@ -145,7 +145,7 @@ class ClipReader:
             start_pts=sample.start_pts,
             end_pts=sample.end_pts,
         )
-        with _naming(sample):
+        with naming(sample):
             plan = plan_clip(sample.index, request)
         words = (self.settings.seed, draw.epoch, draw.slot)
         crop_at = fraction(_CROP, 0, *words), fraction(_CROP, 1, *words)
@@ -155,7 +155,7 @@ class ClipReader:
         """The bytes of the plan's extents, in their order."""
         data = self.fetch_extents(planned.sample.video, planned.plan.extents)
         self.meter.add("clips.fetched", 1)
-        self._count_bytes(planned.plan)
+        self.count_bytes(planned.plan)
         return data
 
     def fetch_extents(
@@ -200,7 +200,7 @@ class ClipReader:
             MediaError: the frames cannot be decoded.
             ClipTooShortError: only the packets told that the sample has too few frames.
         """
-        with _naming(planned.sample):
+        with naming(planned.sample):
             return self._decode(decoder, planned, data, out)
 
     def _decode(
@@ -233,9 +233,9 @@ class ClipReader:
             else:
                 self.meter.add("clips.decoded", 1)
                 if plan is not planned.plan:  # widened since it was fetched
-                    self._count_bytes(planned.plan, -1)
-                    self._count_bytes(plan)
-                return ReadClip(planned, decoded, self._side_arrays(sample, decoded))
+                    self.count_bytes(planned.plan, -1)
+                    self.count_bytes(plan)
+                return ReadClip(planned, decoded, self.side_arrays(sample, decoded))
         raise MediaError(
             f"sample {sample.key!r}: after {_MAX_WIDENINGS} reads the frames at "
             f"{planned.start_s:.3f} s are still undecided; index the file with its packets",
@@ -243,7 +243,7 @@ class ClipReader:
             sample_key=sample.key,
         )
 
-    def _count_bytes(self, plan: ClipPlan, times: int = 1) -> None:
+    def count_bytes(self, plan: ClipPlan, times: int = 1) -> None:
         """Count what a plan needs, at once when its bytes are there.
 
         A run that ends early leaves clips fetched and undecoded: their bytes were received, so
@@ -255,7 +255,8 @@ class ClipReader:
         self.meter.add("bytes.gops", times * gop_bytes)
         self.meter.add("bytes.needed", times * needed)
 
-    def _side_arrays(self, sample: Sample, decoded: DecodedClip) -> SideArrays:
+    def side_arrays(self, sample: Sample, decoded: DecodedClip) -> SideArrays:
+        """What the recipe gives for a clip's frames."""
         if not sample.side or self._recipe is None:
             return {}
         side = {suffix: self._side_bytes(file) for suffix, file in sample.side.items()}
@@ -290,7 +291,7 @@ class ClipReader:
 
 
 @contextmanager
-def _naming(sample: Sample) -> Iterator[None]:
+def naming(sample: Sample) -> Iterator[None]:
     """Name the sample, its file and object in errors that come from bytes alone."""
     try:
         yield

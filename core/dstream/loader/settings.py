@@ -11,7 +11,7 @@ from dstream.errors import InvalidInputError
 from dstream.loader.failures import OnError
 from dstream.loader.plan import Sampling, Shuffle, Window, shuffle_of, whole
 from dstream.media.pixels import PixelSettings
-from dstream.units import KIB, MIB
+from dstream.units import GIB, KIB, MIB
 
 ArrayKind = Literal["torch", "numpy"]
 Fetchers = int | Literal["auto"]
@@ -61,11 +61,13 @@ class LoaderSettings:
     """Ranges of one file at most this far apart are one request; the gap is wasted."""
     shuffle: Shuffle = "global"
     partitions: int | None = None
-    """Of an affine order, or one with groups; None: 512, or 64."""
+    """Of an affine order, or one with groups; None: 512, or 8."""
     window_clips: int | None = None
-    """Clips of a partition that change places among themselves; None: 8192, or two groups."""
+    """Clips of a partition that change places among themselves; None: 8192, or a group."""
     clips_per_gop: int = 1
-    """Consecutive slots of a sample that one rank gets together, to decode them at once."""
+    """Consecutive slots of a sample that are read and decoded at once; 1: each alone."""
+    decoded_bytes: int = 4 * GIB
+    """Frames of such groups that wait for their batches; a group beyond is made clip by clip."""
     clips_per_epoch: int | None = None
     """None: all of them."""
     on_error: OnError = "raise"
@@ -83,7 +85,7 @@ class LoaderSettings:
     """None: torch tensors where torch is installed, else numpy arrays."""
 
     def __post_init__(self) -> None:
-        counts = ("workers", "prefetch", "inflight_bytes")
+        counts = ("workers", "prefetch", "inflight_bytes", "decoded_bytes")
         for name in counts if self.fetchers == "auto" else (*counts, "fetchers"):
             object.__setattr__(self, name, whole(name, getattr(self, name)))
             if getattr(self, name) < 1:

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from dstream.loader.pending import PendingBatch
 from dstream.loader.plan import Draw, Order
 from dstream.loader.reader import PlannedClip
+from dstream.loader.shared import GroupPlan, SharedGroup, Sharing
 from dstream.loader.steps import Step, drawn_steps
 
 
@@ -32,6 +33,15 @@ class Task:
     """Which batch of this run it belongs to."""
     attempt: int = 0
     """Clips of this position that failed."""
+    group: SharedGroup | None = None
+    """What it is to be decoded with; None: alone."""
+    leads: bool = False
+    """It reads and decodes for its group."""
+
+    @property
+    def joins(self) -> bool:
+        """Another clip of its group leads."""
+        return self.group is not None and not self.leads
 
 
 @dataclass(order=True, slots=True)
@@ -42,6 +52,16 @@ class Fetched:
     task: Task = field(compare=False)
     planned: PlannedClip = field(compare=False)
     data: list[bytes] = field(compare=False)
+    """Of its extents, or of its group's; empty where another clip of the group leads."""
+    shared: GroupPlan | None = field(default=None, compare=False)
+    """What its group reads, if it leads one."""
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes that it took of the budget."""
+        if self.task.joins:
+            return 0
+        return self.planned.size_bytes if self.shared is None else self.shared.size_bytes
 
 
 class Work:
@@ -50,6 +70,7 @@ class Work:
     Args:
         order: which clip is at which position.
         steps: this rank's steps.
+        sharing: says which clips are made together.
         make_batch: a batch to be filled, for one step.
         prefetch: batches that may be decoded ahead of the one in use.
         fetch_limit: clips that may be fetched at the same time, and how many beyond the prefetched
@@ -60,12 +81,13 @@ class Work:
         self,
         order: Order,
         steps: Iterator[Step],
+        sharing: Sharing,
         make_batch: Callable[[Step], PendingBatch],
         prefetch: int,
         fetch_limit: int,
     ) -> None:
         self._steps, self._make_batch = drawn_steps(steps, order), make_batch
-        self._prefetch = prefetch
+        self._sharing, self._prefetch = sharing, prefetch
         self._fetch_limit = fetch_limit
         self._fetching = 0
         self.changed = threading.Condition()
@@ -156,7 +178,12 @@ class Work:
                     self._ahead_clips += len(draws)
                 self._pending.append(batch)
                 for row, draw in enumerate(draws):
-                    self._tasks.append(Task(self._turns, batch, row, draw, self._admitted))
+                    group, leads = self._sharing.join(draw, step.start)
+                    self._tasks.append(
+                        Task(
+                            self._turns, batch, row, draw, self._admitted, group=group, leads=leads
+                        )
+                    )
                     self._turns += 1
                 self._admitted += 1
                 return True

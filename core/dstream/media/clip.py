@@ -8,7 +8,7 @@ decide it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
@@ -31,7 +31,8 @@ from dstream.media.frames import (
 
 __all__ = [
     "ClipPlan", "ClipRequest", "Extent", "NeedMoreData", "Packets",
-    "coalesce", "feed_range", "gop_extent", "need_earlier", "plan_clip", "resolve_targets", "widen",
+    "coalesce", "feed_range", "gop_extent", "join_plans", "need_earlier", "plan_clip",
+    "resolve_targets", "widen",
 ]  # fmt: skip
 
 MAX_BACKED_UP = 2
@@ -122,6 +123,19 @@ def plan_clip(index: VideoIndex, request: ClipRequest) -> ClipPlan:
     known = KnownFrames(shown, True, request.end_pts - 1)
     targets = choose_frames(request, index.track.time_base, known)
     return _plan_by_table(index, index.packets, request, targets, backed_up=0)
+
+
+def join_plans(index: VideoIndex, plans: Sequence[ClipPlan]) -> ClipPlan:
+    """One plan that reads what several clips of one track need, all GOPs between them included.
+
+    Its request is the first one's; each clip's own plan still says which frames are its.
+    """
+    first, stop = min(p.first_gop for p in plans), max(p.stop_gop for p in plans)
+    targets = [plan.target_pts for plan in plans if plan.target_pts is not None]
+    if index.packets is None or len(targets) < len(plans):
+        return _plan_gops(index, plans[0].request, first, stop)
+    wanted = np.unique(np.concatenate(targets))
+    return _plan_by_table(index, index.packets, plans[0].request, wanted, backed_up=0)
 
 
 def resolve_targets(index: VideoIndex, plan: ClipPlan, packets: Packets) -> NDArray[np.int64]:

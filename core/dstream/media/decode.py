@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import xxhash
@@ -44,9 +44,25 @@ class DecodedClip:
     frame_index: NDArray[np.int64] | None
     """[T] positions in the file's display order; None without a packet table."""
     frames_decoded: int
-    """Frames that the decoder put out, pre-roll included."""
+    """Frames that the decoder put out in its run, pre-roll and other clips included."""
     frames_skipped: int
-    """Packets that gave no frame: unreferenced pre-roll left out, or never shown."""
+    """Packets of that run that gave no frame: unreferenced and not wanted, or never shown."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Wanted:
+    """One clip of those that are decoded together."""
+
+    plan: ClipPlan
+    """Of this clip alone: it says which frames are wanted."""
+    out: NDArray[np.generic] | None = None
+    """Array [T, C, H, W] to fill; None for a new one."""
+    crop_at: tuple[float, float] | None = None
+    """Where a random crop lies, see :meth:`FrameConverter.write`."""
+
+
+Place = tuple[NDArray[np.generic], tuple[float, float] | None]
+"""Where a frame goes, [C, H, W], and its crop."""
 
 
 class ClipDecoder:
@@ -82,18 +98,42 @@ class ClipDecoder:
             MediaError: frames that cannot be decoded.
             InvalidInputError: the sample is too short for the clip, or ``out`` has a wrong shape.
         """
+        return self.decode_many(index, plan, data, [Wanted(plan, out, crop_at)])[0]
+
+    def decode_many(
+        self, index: VideoIndex, plan: ClipPlan, data: Sequence[Bytes], clips: Sequence[Wanted]
+    ) -> list[DecodedClip]:
+        """Several clips of one track from one run of the decoder.
+
+        Args:
+            index: of the track.
+            plan: covers all of ``clips``, see :func:`join_plans`.
+            data: ``data[i]`` are the bytes of ``plan.extents[i]``.
+            clips: one or more.
+
+        Raises:
+            As :meth:`decode`, for all of them together.
+        """
         self._check(plan, data)
         packets, arrays = packets_of(index, plan, data)
         try:
-            targets = resolve_targets(index, plan, arrays)
-            start, stop = feed_range(index, plan, arrays, targets)
+            targets = [
+                resolve_targets(
+                    index,
+                    replace(plan, request=clip.plan.request, target_pts=clip.plan.target_pts),
+                    arrays,
+                )
+                for clip in clips
+            ]
+            everything = targets[0] if len(targets) == 1 else np.unique(np.concatenate(targets))
+            start, stop = feed_range(index, plan, arrays, everything)
             if index.track.codec == "h264" and is_gradual(
                 packets[start].data, index.track.extradata
             ):
                 wider = widen(index, plan)
                 if wider is not None:
                     raise need_earlier(wider)
-            return self._decode(index, plan, packets[start:stop], targets, out, crop_at)
+            return self._decode(index, plan, packets[start:stop], clips, targets)
         except NeedMoreData as need:
             self._meter.event("fallback", str(need.facts["side"]))
             raise
@@ -124,38 +164,43 @@ class ClipDecoder:
         index: VideoIndex,
         plan: ClipPlan,
         packets: Sequence[CodedPacket],
-        targets: NDArray[np.int64],
-        out: NDArray[np.generic] | None,
-        crop_at: tuple[float, float] | None,
-    ) -> DecodedClip:
-        video = self._output(index, len(targets), out)
-        places: dict[int, list[int]] = {}
-        for place, pts in enumerate(targets.tolist()):
-            places.setdefault(pts, []).append(place)
-        tally, missing = self._fill(index.track, packets, places, video, crop_at)
+        clips: Sequence[Wanted],
+        targets: Sequence[NDArray[np.int64]],
+    ) -> list[DecodedClip]:
+        videos = [
+            self._output(index, len(pts), clip.out)
+            for clip, pts in zip(clips, targets, strict=True)
+        ]
+        places: dict[int, list[Place]] = {}
+        for clip, video, wanted in zip(clips, videos, targets, strict=True):
+            for frame, pts in zip(video, wanted.tolist(), strict=True):
+                places.setdefault(pts, []).append((frame, clip.crop_at))
+        tally, missing = self._fill(index.track, packets, places)
         if tally.skipped and tally.is_damaged:
             # What a decoder invents for lost data depends on all the frames that it saw.
             self._meter.event("fallback", "decode-all")
-            tally, missing = self._fill(index.track, packets, places, video, crop_at, skip=False)
+            tally, missing = self._fill(index.track, packets, places, skip=False)
         if missing:
             raise self._lacking(index, plan, tally, missing)
-        self._meter.add("frames.delivered", len(targets))
-        return DecodedClip(
-            video,
-            targets,
-            ((targets - index.track.start_pts) * float(index.track.time_base)).astype(np.float64),
-            plan.frame_index,
-            tally.frames,
-            tally.without_frame,
-        )
+        self._meter.add("frames.delivered", sum(map(len, targets)))
+        track = index.track
+        return [
+            DecodedClip(
+                video,
+                pts,
+                ((pts - track.start_pts) * float(track.time_base)).astype(np.float64),
+                clip.plan.frame_index,
+                tally.frames,
+                tally.without_frame,
+            )
+            for clip, video, pts in zip(clips, videos, targets, strict=True)
+        ]
 
     def _fill(
         self,
         track: VideoTrack,
         packets: Sequence[CodedPacket],
-        places: Mapping[int, Sequence[int]],
-        video: NDArray[np.generic],
-        crop_at: tuple[float, float] | None,
+        places: Mapping[int, Sequence[Place]],
         *,
         skip: bool = True,
     ) -> tuple[DecodeTally, set[int]]:
@@ -170,10 +215,13 @@ class ClipDecoder:
                 continue
             missing.discard(frame.pts)
             begun_s = self._clock.monotonic_s()
-            first, *others = places[frame.pts]
-            self._converter.write(frame, track, video[first], crop_at)
-            for other in others:
-                np.copyto(video[other], video[first])
+            (first, first_crop), *others = places[frame.pts]
+            self._converter.write(frame, track, first, first_crop)
+            for other, crop_at in others:
+                if crop_at == first_crop:
+                    np.copyto(other, first)
+                else:
+                    self._converter.write(frame, track, other, crop_at)
             convert_s += self._clock.monotonic_s() - begun_s
         self._count(tally, convert_s, self._clock.monotonic_s() - started_s - convert_s)
         return tally, missing
