@@ -73,7 +73,7 @@ def test_processes_share_a_cache_while_one_is_killed_and_bits_flip(tmp_path: Pat
     dying = start("die_while_writing", tmp_path, budget, 40)
     while not files_of(tmp_path, ".data") and dying.poll() is None:
         pass
-    readers = [start("many_reads", tmp_path, budget, seed, 700) for seed in range(4)]
+    readers = [start("many_reads", tmp_path, budget, seed, 300) for seed in range(4)]
     dying.communicate(timeout=LIMIT_S)
     assert dying.returncode == -signal.SIGKILL
     generator, peak_bytes = random.Random(1), 0
@@ -128,6 +128,18 @@ def test_files_full_of_noise_are_no_cache(tmp_path: Path) -> None:
     for _ in range(2):
         reader.read(*range(OBJECT_EXTENTS))
     assert len(reader.fetched) == OBJECT_EXTENTS
+
+
+@pytest.mark.parametrize("text", [b"", b"noise", b"9999999999", b"0000000000"])
+def test_numbers_go_on_whatever_the_lock_file_says(tmp_path: Path, text: bytes) -> None:
+    Reader(tmp_path, 32 * MIB).read(*range(OBJECT_EXTENTS))
+    (tmp_path / "lock").write_bytes(text)
+    reader = Reader(tmp_path, None)
+    reader.read(*range(OBJECT_EXTENTS), key="other")
+    reader.read(*range(OBJECT_EXTENTS), key="other")
+    assert len(reader.fetched) == OBJECT_EXTENTS
+    numbers = [path.name[:10] for path in files_of(tmp_path, ".data")]
+    assert len(set(numbers)) == len(numbers) == 5
 
 
 def test_a_directory_that_vanishes_is_let_be(tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ from dstream.errors import FormatVersionError, InvalidInputError
 _LOCK_TRIES, _LOCK_PAUSE_S = 20, 0.005
 _LABEL_BYTES = 4096
 _NUMBER_DIGITS = 10
+_LAST_NUMBER = 10**_NUMBER_DIGITS - 1
 
 
 class BusyError(Exception):
@@ -140,7 +141,7 @@ class CacheFolder:
         """
         path = self.directory / LOCK
         text = path.read_bytes()[:_NUMBER_DIGITS]
-        last = int(text) if text.isdigit() else 0
+        last = int(text) if text.isdigit() and int(text) < _LAST_NUMBER else 0
         number = max([last, *(name.number for name in self.list())]) + 1
         with path.open("r+b") as file:
             file.write(b"%0*d" % (_NUMBER_DIGITS, number))

@@ -21,11 +21,12 @@ from dataclasses import dataclass
 from dstream.cache.layout import SegmentName
 from dstream.cache.record import RECORD_BYTES
 
-_COST_BYTES = 2 * RECORD_BYTES
+_COST_BYTES = 3 * RECORD_BYTES
+"""Both copies of an extent's record, and the seal that may follow."""
 
 
 def cost_bytes(size_bytes: int) -> int:
-    """Room that an extent takes in a segment: its bytes and both copies of its record."""
+    """Room that an extent takes in a segment, records included."""
     return size_bytes + _COST_BYTES
 
 
