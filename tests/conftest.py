@@ -10,6 +10,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 from s3_services import (
@@ -24,6 +25,10 @@ from s3_services import (
     own_bucket,
     rgw_server,
 )
+
+# No test depends on how fast a machine is, and a busy one is slow now and then.
+hypothesis.settings.register_profile("dstream", deadline=None)
+hypothesis.settings.load_profile("dstream")
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -300,7 +300,5 @@ class RepositoryMachine(RuleBasedStateMachine):
         assert aliases == self.model.aliases
 
 
-RepositoryMachine.TestCase.settings = settings(
-    max_examples=60, stateful_step_count=30, deadline=None
-)
+RepositoryMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=30)
 TestRepository = RepositoryMachine.TestCase

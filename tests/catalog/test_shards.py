@@ -61,7 +61,7 @@ def test_everything_is_found_through_shards(catalog: Catalog) -> None:
         max_size=40,
     )
 )
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_a_root_and_its_shards_are_one_table(steps: list[tuple[str, str, int]]) -> None:
     """Against a dictionary: whatever is put, dropped and moved into shards in between."""
     objects = ShardObjects(MemoryStore())

@@ -17,7 +17,7 @@ from dstream.format.text_column import BLOCK_ROWS, TextColumn
 NAMES = st.text(st.characters(codec="utf-8"), max_size=12)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.lists(st.lists(st.one_of(st.none(), NAMES), max_size=5), max_size=4), st.integers(1, 3))
 def test_a_text_column_gives_back_every_text(chunks: list[list[str | None]], repeat: int) -> None:
     full = [(chunk * BLOCK_ROWS)[: BLOCK_ROWS * repeat] for chunk in chunks[:-1] if chunk]

@@ -142,14 +142,12 @@ def odd_indexes(draw: st.DrawFn) -> VideoIndex:
     )
 
 
-@settings(deadline=None)
 @given(hnp.arrays(np.int64, st.integers(0, 60)))
 def test_a_column_of_any_numbers_comes_back(values: NDArray[np.int64]) -> None:
     packed = columns.pack(values)
     np.testing.assert_array_equal(columns.unpack(packed.spec(), memoryview(packed.planes)), values)
 
 
-@settings(deadline=None)
 @given(INT64, INT64, st.integers(0, 100))
 def test_a_regular_column_costs_no_bytes(first: int, step: int, count: int) -> None:
     with np.errstate(over="ignore"):
@@ -159,7 +157,7 @@ def test_a_regular_column_costs_no_bytes(first: int, step: int, count: int) -> N
     np.testing.assert_array_equal(columns.unpack(packed.spec(), memoryview(b"")), values)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(odd_indexes())
 def test_any_index_comes_back(index: VideoIndex) -> None:
     entry = index_codec.encode_index_entry(index)
@@ -198,7 +196,7 @@ def test_a_gop_a_packet_adds_nothing_but_checksums() -> None:
     assert 7.9 < (len(checked) - len(plain)) / len(packets) < 8.2
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.data())
 def test_damage_is_an_error_and_nothing_else(data: st.DataObject) -> None:
     packets = regular_packets(40, 10, audio=False)

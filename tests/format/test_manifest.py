@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 import zstandard
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dstream.errors import ConflictError, CorruptDataError, FormatVersionError, RefusedError
@@ -55,7 +55,6 @@ def test_another_recipe_cannot_append() -> None:
         m.merge_manifests(manifest(), manifest(recipe="gameplay"))
 
 
-@settings(deadline=None)
 @given(st.binary(max_size=200))
 def test_foreign_bytes_are_damage(data: bytes) -> None:
     with pytest.raises(CorruptDataError):

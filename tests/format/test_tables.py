@@ -59,7 +59,7 @@ def plain(column: Any) -> list[Any]:
     return [item.tolist() if isinstance(item, np.ndarray) else item for item in column.tolist()]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(any_table())
 def test_any_table_comes_back(case: tuple[Table, dict[str, list[Any]]]) -> None:
     kind, columns = case

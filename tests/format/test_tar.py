@@ -4,7 +4,7 @@ import io
 import tarfile
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dstream.errors import InvalidInputError, StorageError
@@ -27,7 +27,6 @@ def write(members: dict[str, bytes]) -> tuple[bytes, list[int]]:
     return target.getvalue(), offsets
 
 
-@settings(deadline=None)
 @given(st.dictionaries(NAMES, st.binary(max_size=1500), max_size=5))
 def test_python_reads_what_was_written_and_plans_agree(members: dict[str, bytes]) -> None:
     data, offsets = write(members)

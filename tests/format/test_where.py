@@ -232,7 +232,7 @@ def plain_rows() -> Any:
         yield connection
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(conditions())
 def test_what_is_evaluated_means_what_was_written(plain_rows: Any, where: str) -> None:
     query = f"SELECT row FROM plain WHERE {where} ORDER BY row"

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dstream.ingest import Share
@@ -19,7 +19,6 @@ def infos(names: list[str]) -> list[ObjectInfo]:
     return [ObjectInfo(name, 1, "e") for name in names]
 
 
-@settings(deadline=None)
 @given(NAMES)
 def test_units_hold_every_video_once_and_no_side_file_twice(names: list[str]) -> None:
     videos = [name for name in names if kind_by_name(name)]
@@ -38,7 +37,6 @@ def test_units_hold_every_video_once_and_no_side_file_twice(names: list[str]) ->
     assert make_units(infos(videos[::-1]), infos(others[::-1])) == units
 
 
-@settings(deadline=None)
 @given(st.lists(st.text(max_size=8), unique=True), st.integers(1, 7))
 def test_shares_divide_the_units(stems: list[str], count: int) -> None:
     for stem in stems:
@@ -77,7 +75,6 @@ def test_videos_are_known_by_their_first_bytes() -> None:
     assert not any(looks_like_video(data) for data in others)
 
 
-@settings(deadline=None)
 @given(st.binary(max_size=2000))
 def test_any_bytes_can_be_looked_at(data: bytes) -> None:
     assert looks_like_video(data) in (True, False)

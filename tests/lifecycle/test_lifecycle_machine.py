@@ -23,11 +23,7 @@ class SmallTailMachine(LifecycleMachine):
             self.patch.undo()
 
 
-LifecycleMachine.TestCase.settings = settings(
-    max_examples=50, stateful_step_count=30, deadline=None
-)
-SmallTailMachine.TestCase.settings = settings(
-    max_examples=50, stateful_step_count=30, deadline=None
-)
+LifecycleMachine.TestCase.settings = settings(max_examples=50, stateful_step_count=30)
+SmallTailMachine.TestCase.settings = settings(max_examples=50, stateful_step_count=30)
 TestLifecycle = LifecycleMachine.TestCase
 TestLifecycleInShards = SmallTailMachine.TestCase

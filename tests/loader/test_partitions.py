@@ -37,7 +37,7 @@ def epoch_positions(order: Order, epoch: int) -> list[int]:
     return list(range(epoch * order.total, (epoch + 1) * order.total))
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(COUNTS, SETTINGS, st.integers(0, 2**63), st.integers(0, 5))
 def test_each_epoch_has_every_slot_once(
     counts: list[int], kept: PartitionSettings, seed: int, epoch: int
@@ -48,7 +48,7 @@ def test_each_epoch_has_every_slot_once(
     assert set(drawn.epochs.tolist()) == {epoch}
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(COUNTS, SETTINGS, st.integers(0, 10**12), st.lists(st.integers(0, 5000), max_size=8))
 def test_any_position_alone_is_what_it_is_among_others(
     counts: list[int], kept: PartitionSettings, start: int, offsets: list[int]
@@ -85,7 +85,7 @@ def test_every_run_draws_evenly_from_all_partitions(
     assert np.bincount(run * parts // 128, minlength=parts).tolist() == [batch] * parts
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.lists(st.integers(0, 4000), min_size=1, max_size=12).filter(sum))
 def test_spans_keep_short_samples_whole(counts: list[int]) -> None:
     first = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
@@ -101,7 +101,7 @@ def test_spans_keep_short_samples_whole(counts: list[int]) -> None:
         assert all(piece >= MIN_SPAN_CLIPS // 2 for piece in pieces.tolist()) or not inside
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(COUNTS, st.sampled_from([2, 8]), st.integers(1, 100))
 def test_partitions_keep_their_slots_from_epoch_to_epoch(
     counts: list[int], partitions: int, window: int
@@ -120,7 +120,7 @@ def test_partitions_keep_their_slots_from_epoch_to_epoch(
     assert max(moved) <= 2 * partitions
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(COUNTS, st.sampled_from([1, 2, 8]), st.integers(1, 300), st.integers(0, 3))
 def test_neighbours_in_a_span_stay_within_two_windows(
     counts: list[int], partitions: int, window: int, epoch: int
@@ -140,7 +140,7 @@ def order_first(counts: list[int]) -> np.ndarray:
     return SlotTable(np.array(counts, dtype=np.int64)).first
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(COUNTS, SETTINGS.filter(lambda kept: kept.clips_per_gop > 1), st.integers(0, 3))
 def test_groups_are_runs_of_one_sample_in_one_window(
     counts: list[int], kept: PartitionSettings, epoch: int
@@ -162,7 +162,7 @@ def test_groups_are_runs_of_one_sample_in_one_window(
     assert len(groups) <= whole + 2 * cuts
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(COUNTS, SETTINGS.filter(lambda kept: kept.clips_per_gop > 1), st.integers(0, 10**6))
 def test_a_group_is_known_from_any_of_its_positions(
     counts: list[int], kept: PartitionSettings, start: int
@@ -176,7 +176,7 @@ def test_a_group_is_known_from_any_of_its_positions(
     assert int(np.count_nonzero(same_epoch.groups == group[0].group)) == len(group)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     COUNTS,
     SETTINGS.filter(lambda kept: kept.clips_per_gop > 1),
@@ -201,7 +201,7 @@ def test_one_rank_gets_all_clips_of_a_group(
     assert all(len(ranks) == 1 for ranks in owner.values())
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     COUNTS,
     SETTINGS,

@@ -61,7 +61,7 @@ def test_a_run_that_goes_on_with_half_the_nodes_loses_and_repeats_nothing() -> N
     ] * 2
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(
     videos=st.integers(1, 6),
     shuffle=st.sampled_from(["affine", "global"]),

@@ -81,9 +81,7 @@ def _try(data: bytes, *, need_packets: bool = False) -> None:
 
 
 @pytest.mark.parametrize("name", KINDS)
-@settings(
-    max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(share=st.floats(0, 1), need_packets=st.booleans())
 def test_any_truncation(
     files: dict[str, bytes], name: str, share: float, need_packets: bool
@@ -93,9 +91,7 @@ def test_any_truncation(
 
 
 @pytest.mark.parametrize("name", KINDS)
-@settings(
-    max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     changes=st.lists(
         st.tuples(st.floats(0, 1, exclude_max=True), st.sampled_from([0, 1, 0x7F, 0x80, 0xFF])),
@@ -114,7 +110,7 @@ def test_any_changed_bytes(
     _try(bytes(data))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     head=st.sampled_from(
         [

@@ -46,7 +46,7 @@ def test_tables_cannot_be_changed_because_they_are_shared() -> None:
 finite = st.floats(allow_nan=False, allow_infinity=False, width=32)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     rows=st.lists(
         st.tuples(st.integers(-(2**63), 2**63 - 1), finite, st.booleans()), min_size=1, max_size=8
@@ -121,7 +121,7 @@ def test_bad_files_are_named_with_their_fault(name: str, data: bytes, fault: str
     assert fault in caught.value.message
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(data=st.binary(max_size=200), ending=st.sampled_from([".jsonl", ".csv"]))
 def test_no_bytes_do_more_than_be_refused(data: bytes, ending: str) -> None:
     with suppress(MediaError):
