@@ -370,6 +370,7 @@ class Loader:
             # The threads know the pipeline, not the loader: one that is dropped ends them.
             self._stop_pipeline = weakref.finalize(self, self._pipeline.stop)
             self._stop_pipeline.atexit = False
+            self._pipeline.start()
             self._hold_pin()
         return self._pipeline
 

@@ -43,7 +43,7 @@ def _close_all() -> None:
 
 
 class Pipeline:
-    """Makes batches in background threads until it is closed.
+    """Makes batches in background threads, from :meth:`start` until it is closed.
 
     Args:
         reader: makes clips.
@@ -96,8 +96,11 @@ class Pipeline:
         self._fetchers: list[threading.Thread] = []
         _LIVE.add(self)
         renew_after_fork(self)
+
+    def start(self) -> None:
+        """Start the threads. Apart from the making, so that what interrupts it can close them."""
         self._add_fetchers()
-        for _ in range(settings.workers):
+        for _ in range(self._settings.workers):
             self._decode.add()
 
     def renew(self) -> None:

@@ -22,8 +22,12 @@ from botocore import exceptions as boto
 
 from dstream.clock import SystemClock
 from dstream.errors import InvalidInputError
+from dstream.store.patience import current
 
 _CLOCK = SystemClock()
+
+_SLICE_S = 0.25
+"""How often a wait for bytes looks at the time, and whether to stop."""
 
 # No delay, and probes on idle connections, so that a dead peer is noticed.
 _SOCKET_OPTIONS = (
@@ -49,23 +53,31 @@ class _Limit:
 
 
 class _Timed(io.RawIOBase):
-    """What a socket receives, until the limit."""
+    """What a socket receives, until the limit, or until this thread is to stop."""
 
-    def __init__(self, raw: io.RawIOBase, limit: _Limit) -> None:
-        self._raw, self._limit = raw, limit
+    def __init__(self, sock: socket.socket, limit: _Limit) -> None:
+        self._sock, self._limit = sock, limit
+        # Keeps the socket open until the body is read, when the connection is not kept.
+        self._holder = sock.makefile("rb", buffering=0)
 
     def readable(self) -> bool:
         return True
 
-    def readinto(self, buffer: Any) -> int | None:
-        if _CLOCK.monotonic_s() > self._limit.until_s:
-            raise TimeoutError("the answer is late")
-        got = self._raw.readinto(buffer)
-        self._limit.received_bytes += got or 0
-        return got
+    def readinto(self, buffer: Any) -> int:
+        while _CLOCK.monotonic_s() < self._limit.until_s:
+            try:
+                got = self._sock.recv_into(buffer)
+            except TimeoutError:
+                patience = current()
+                if patience is not None and patience.stopped():
+                    raise
+            else:
+                self._limit.received_bytes += got
+                return got
+        raise TimeoutError("the answer is late")
 
     def close(self) -> None:
-        self._raw.close()
+        self._holder.close()
         super().close()
 
 
@@ -76,8 +88,7 @@ class _TimedSocket:
         self._sock, self._limit = sock, limit
 
     def makefile(self, mode: str) -> io.BufferedReader:
-        raw = cast(io.RawIOBase, self._sock.makefile(cast(Any, mode), buffering=0))
-        return io.BufferedReader(_Timed(raw, self._limit))
+        return io.BufferedReader(_Timed(self._sock, self._limit))
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,8 +126,6 @@ class KeptConnection:
         connection = self._ready()
         self._limit.received_bytes = 0
         self.extend(timeout_s)
-        if connection.sock is not None:
-            connection.sock.settimeout(timeout_s)
         try:
             connection.request("GET", self._request_path(path), headers=dict(headers))
             return connection.getresponse()
@@ -168,6 +177,7 @@ class KeptConnection:
             ) from error
         for option in _SOCKET_OPTIONS:
             connection.sock.setsockopt(*option)
+        connection.sock.settimeout(_SLICE_S)
         return connection
 
     def _made(self) -> HTTPConnection:
