@@ -7,16 +7,18 @@ import io
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from decimal import Decimal
-from functools import lru_cache
+from operator import attrgetter
 
+from dstream.loader.single_flight import SingleFlightCache
 from dstream.units import format_bytes
 from dstream_recipes.columns import SideTable, Value, bad_side_file, typed_table
 
 MAX_TABLE_BYTES = 256 * 1024**2
 MAX_COLUMNS = 4096
 _MAX_NESTING = 8
-_CACHED_TABLES = 16
+_CACHED_BYTES = 128 * 1024**2
 
 Columns = dict[str, list[Value]]
 
@@ -24,7 +26,8 @@ Columns = dict[str, list[Value]]
 def parse_side_table(name: str, data: bytes) -> SideTable:
     """Read a side table; the end of ``name`` says which format it has.
 
-    The last few tables are kept, so that the clips of one sample parse it once.
+    Tables are kept, 128 MiB of them with their files, so that the clips of one sample parse it
+    once even when those of others come between.
 
     Raises:
         MediaError: ``bad-side-file``, with ``name`` and the row or column at fault.
@@ -33,11 +36,25 @@ def parse_side_table(name: str, data: bytes) -> SideTable:
         raise bad_side_file(
             name, f"{format_bytes(len(data))} is beyond {format_bytes(MAX_TABLE_BYTES)}"
         )
-    return _parse(name, data)
+    return _TABLES.get((name, data), lambda: _Kept(_parse(name, data), len(data))).table
 
 
-# No lock of ours: lru_cache has none to be left held by a fork.
-@lru_cache(maxsize=_CACHED_TABLES)
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    table: SideTable
+    key_bytes: int
+    """Of the file, which is held as long as its table."""
+
+    @property
+    def size_bytes(self) -> int:
+        return self.key_bytes + sum(column.nbytes for column in self.table.columns.values())
+
+
+_TABLES: SingleFlightCache[tuple[str, bytes], _Kept] = SingleFlightCache(
+    _CACHED_BYTES, attrgetter("size_bytes")
+)
+
+
 def _parse(name: str, data: bytes) -> SideTable:
     columns, rows = _parser_of(name)(name, data)
     if len(columns) > MAX_COLUMNS:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from operator import attrgetter
 
 import numpy as np
 import pytest
@@ -9,6 +10,8 @@ from hypothesis import strategies as st
 
 from action_files import WRITERS, Table, as_csv, as_jsonl, as_parquet
 from dstream.errors import MediaError, MediaReason
+from dstream_recipes import side_table
+from dstream_recipes.columns import SideTable
 from dstream_recipes.side_table import parse_side_table
 
 TABLE: Table = {
@@ -44,6 +47,29 @@ def test_tables_cannot_be_changed_because_they_are_shared() -> None:
 
 
 finite = st.floats(allow_nan=False, allow_infinity=False, width=32)
+
+
+def test_tables_are_kept_by_their_bytes_and_parsed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    parsed: list[str] = []
+    parse = side_table._parse
+
+    def counted(name: str, data: bytes) -> SideTable:
+        parsed.append(name)
+        return parse(name, data)
+
+    monkeypatch.setattr(side_table, "_parse", counted)
+    kept = type(side_table._TABLES)(20_000, attrgetter("size_bytes"))
+    monkeypatch.setattr(side_table, "_TABLES", kept)
+    small = [(f"{n}.csv", b"a\n" + b"1\n" * n) for n in range(40)]
+    for _ in range(3):
+        for name, data in small:
+            assert parse_side_table(name, data).rows == int(name.removesuffix(".csv"))
+    assert len(parsed) == 40
+    for n in range(40, 60):
+        parse_side_table(f"{n}.csv", b"a\n" + b"1\n" * 300)
+        assert kept.size_bytes <= 20_000
+    parse_side_table(*small[0])
+    assert len(parsed) == 61
 
 
 @settings(max_examples=25)
