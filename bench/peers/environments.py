@@ -65,7 +65,7 @@ PEERS = (
         note="tars of eight-second pieces, a clip of each",
     ),
     Peer(
-        "litdata raw + torchcodec", "litdata_raw", ("litdata==0.2.76", "obstore"),
+        "litdata raw + torchcodec", "litdata_raw", ("litdata==0.2.76", "obstore", "zstd"),
         note="whole objects",
     ),
 )  # fmt: skip

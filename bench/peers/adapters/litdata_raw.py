@@ -7,11 +7,16 @@ from collections.abc import Iterator
 from typing import Any
 
 from litdata import StreamingRawDataset
-from litdata.raw import FileIndexer
+from litdata.raw.indexer import FileIndexer
+from litdata.streaming import downloader
 
 from peers.adapters.protocol import Seen, Task, answer
 from peers.adapters.torch_loader import as_seen, endless
 from peers.adapters.torchcodec_clip import random_clip
+
+# obstore, which fetches for litdata, refuses plain HTTP unless told; litdata has no option for it.
+# Here, so that workers, which import this module, do it too.
+downloader._OBSTORE_CLIENT_OPTIONS["allow_http"] = True
 
 
 class RandomClip:
