@@ -9,6 +9,7 @@ from typing import Any
 
 from dstream.catalog import Catalog, Generation
 from dstream.errors import CorruptDataError
+from dstream.format.chosen_rows import StoredTable, describe_samples
 from dstream.format.manifest import Manifest, TableRef
 from dstream.format.tables import read_table
 from dstream.measure import Purpose
@@ -26,7 +27,7 @@ _SHOWN_KINDS = 12
 
 
 def generation_document(catalog: Catalog, generation: Generation) -> Document:
-    """Everything that ``show NAME --json`` prints. Reads the streams and quarantine tables."""
+    """Everything that ``show NAME --json`` prints. Reads all tables but that of files."""
     root = catalog.head()
     aliases = root.aliases_of(generation.name)
     document: Document = {
@@ -57,7 +58,13 @@ def _dataset(catalog: Catalog, manifest: Manifest) -> Document:
     length_s: defaultdict[tuple[str, ...], float] = defaultdict(float)
     index_bytes = full_passes = 0
     quarantine: list[Document] = []
+    splits: Counter[str] = Counter()
+    labels: dict[str, str] = {}
     for part in manifest.parts:
+        samples = StoredTable(_fetched(catalog, part.samples), part.samples.rows, part.samples.key)
+        part_splits, part_labels = describe_samples(samples)
+        splits.update(part_splits)
+        labels |= part_labels
         table = _read(catalog, part.streams, _STREAM_COLUMNS)
         rows = (dict(zip(table, row, strict=True)) for row in zip(*table.values(), strict=True))
         for row in rows:
@@ -89,6 +96,8 @@ def _dataset(catalog: Catalog, manifest: Manifest) -> Document:
             }
             for part in manifest.parts
         ],
+        "splits": dict(sorted(splits.items())),
+        "labels": dict(sorted(labels.items())),
         "kinds": kinds,
         "index_bytes": index_bytes,
         "full_passes": full_passes,
@@ -121,11 +130,15 @@ def _quarantined(catalog: Catalog, ref: TableRef) -> list[Document]:
     ]
 
 
-def _read(catalog: Catalog, ref: TableRef, columns: Sequence[str]) -> Document:
+def _fetched(catalog: Catalog, ref: TableRef) -> bytes:
     data = catalog.store.get(ref.key, purpose=Purpose.TABLE).data
     if hashlib.sha256(data).hexdigest() != ref.sha256:
         raise CorruptDataError(f"{ref.key}: its bytes are not those that were published")
-    return dict(read_table(data, columns, rows=ref.rows))
+    return data
+
+
+def _read(catalog: Catalog, ref: TableRef, columns: Sequence[str]) -> Document:
+    return dict(read_table(_fetched(catalog, ref), columns, rows=ref.rows))
 
 
 def generation_parts(document: Document) -> list[Part]:
@@ -149,6 +162,8 @@ def generation_parts(document: Document) -> list[Part]:
     params = "".join(f" {name}={value}" for name, value in recipe["params"].items())
     facts += [
         ("samples", f"{totals.samples:,} from {counted(totals.files, 'file')}"),
+        ("splits", ", ".join(f"{split} {n:,}" for split, n in document["splits"].items())),
+        *((("labels", ", ".join(document["labels"])),) if document["labels"] else ()),
         ("length", format_duration(totals.duration_s)),
         ("bytes", f"{format_bytes(totals.bytes)}; index {format_bytes(document['index_bytes'])}"),
         ("layout", ", ".join(f"{layout} ({counted(n, 'part')})" for layout, n in layouts.items())),

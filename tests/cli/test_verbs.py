@@ -321,6 +321,19 @@ def test_bench_names_splits_only_of_datasets(source: Path) -> None:
     assert dstream("bench", "clips", "--split", "val").code == 2
 
 
+def test_show_tells_what_bench_can_choose_by(source: Path) -> None:
+    document = dstream("show", "clips", "--json").document()
+    assert document["splits"] == {"train": 3}
+    assert "train 3" in dstream("show", "clips").out
+    assert dstream("bench", source, "--where", "width > 1").code == 2
+    wanted = ["--clips", "4", "--frames", "4", "--batch-size", "1", "--split", "train"]
+    assert dstream("bench", "clips", *wanted, "--where", "width > 1 and fps > 1").code == 0
+    ran = dstream("bench", "clips", *wanted, "--where", "motion > 1")
+    assert ran.code == 2
+    assert "there is no column 'motion'; there are" in ran.err
+    assert "random() is not allowed" in dstream("bench", "clips", "--where", "random() < 1").err
+
+
 def test_a_source_that_changed_is_refused(tmp_path: Path) -> None:
     folder = tmp_path / "in"
     make_video(folder / "a.mp4", frames=60)

@@ -7,7 +7,7 @@ shows. Only the columns that it names are read. Not for forked workers: see ``fo
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -228,20 +228,40 @@ _JOINED = ("t.", "f.", "(")
 """How the SQL of a fact begins that is not in the sample table."""
 
 
-def _labels(connection: duckdb.DuckDBPyConnection, path: Path) -> list[str]:
-    """Names of the label columns of a sample table."""
+def describe_samples(samples: StoredTable) -> tuple[dict[str, int], dict[str, str]]:
+    """What can be chosen by: samples of each split, and the type of each label column.
+
+    Raises:
+        CorruptDataError, FormatVersionError: see :func:`dstream.format.tables.read_table`.
+    """
+    with locked_connection() as (connection, (path,)), samples.named():
+        spool_table(connection, path, samples.data, samples.rows)
+        labels = _labels(connection, path)
+        with translated("read a table", CorruptDataError):
+            splits = connection.execute(
+                f"SELECT split, count(*) FROM {_table(path)} GROUP BY split ORDER BY split"
+            ).fetchall()
+    return {str(split): int(count) for split, count in splits}, labels
+
+
+def _labels(connection: duckdb.DuckDBPyConnection, path: Path) -> dict[str, str]:
+    """Names and types of the label columns of a sample table."""
     with translated("read a table", CorruptDataError):
         columns = connection.execute(
             f"DESCRIBE SELECT * FROM read_parquet({path_text(path)})"
         ).fetchall()
     known = {column.name for column in SCHEMAS[Table.SAMPLES]}
-    return [str(name) for name, kind, *_ in columns if name not in known and kind in _LABEL_TYPES]
+    return {
+        str(name): str(kind)
+        for name, kind, *_ in columns
+        if name not in known and kind in _LABEL_TYPES
+    }
 
 
 _LABEL_TYPES = ("VARCHAR", "BIGINT", "INTEGER", "DOUBLE", "BOOLEAN")
 
 
-def _scope(labels: list[str]) -> dict[str, str]:
+def _scope(labels: Iterable[str]) -> dict[str, str]:
     """What a filter may name -> SQL. A name that two tables have needs the table's before it."""
     tables = {
         "sample": {name: f"s.{quoted(name)}" for name in _SAMPLE_FACTS}
