@@ -93,20 +93,23 @@ def test_what_is_prefetched_is_not_in_the_state(repo: str) -> None:
 
 
 def by_position(loaders: list[dstream.Loader], steps: int | None) -> Iterator[tuple[int, str]]:
-    """Clips that all ranks deliver in some steps."""
+    """Clips that all ranks deliver in some steps: of each step the positions in order."""
     while steps is None or steps > 0:
         batches = [next(loader, None) for loader in loaders]
         taken = [batch for batch in batches if batch is not None]
         if not taken:
             return
-        for batch in taken:
-            for row, position in enumerate(batch.positions.tolist()):
-                yield position, f"{batch.keys[row]} {batch.pts_s[row].tolist()} {batch.slots[row]}"
+        yield from sorted(
+            (position, f"{batch.keys[row]} {batch.pts_s[row].tolist()} {batch.slots[row]}")
+            for batch in taken
+            for row, position in enumerate(batch.positions.tolist())
+        )
         steps = None if steps is None else steps - 1
 
 
-def test_resumed_on_other_world_and_batch_sizes(repo: str) -> None:
-    with clips_of(repo).loader(1, epochs=3) as loader:
+@pytest.mark.parametrize("shuffle", ["global", "affine", None])
+def test_resumed_on_other_world_and_batch_sizes(repo: str, shuffle: Any) -> None:
+    with clips_of(repo).loader(1, epochs=3, shuffle=shuffle) as loader:
         expected = dict(by_position([loader], None))
     assert list(expected) == list(range(72))
     got: list[tuple[int, str]] = []
@@ -114,7 +117,15 @@ def test_resumed_on_other_world_and_batch_sizes(repo: str) -> None:
     for world, batch, steps in [(2, 3, 3), (3, 1, 5), (1, 4, 1), (4, 2, 2), (8, 1, None)]:
         clips = clips_of(repo)
         loaders = [
-            clips.loader(batch, rank=rank, world_size=world, epochs=3, workers=1, fetchers=2)
+            clips.loader(
+                batch,
+                rank=rank,
+                world_size=world,
+                epochs=3,
+                shuffle=shuffle,
+                workers=1,
+                fetchers=2,
+            )
             for rank in range(world)
         ]
         for loader in loaders:
