@@ -14,6 +14,7 @@ import pytest
 
 import dstream
 from dstream.errors import InvalidInputError
+from dstream.loader.pipeline import Pipeline
 from loader_data import batch_hash, videos
 
 
@@ -45,6 +46,22 @@ def test_a_signal_ends_the_loop_and_the_rest_follows(clips: dstream.Clips, tmp_p
         loader.load_state_dict(json.loads(path.read_text()))
         assert got + [batch_hash(batch) for batch in loader] == expected
     assert len(got) == 5
+
+
+def test_a_wait_for_a_batch_is_given_up(
+    clips: dstream.Clips, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with clips.loader(1) as loader, loader.stopping_on_signals(state_path=tmp_path / "s") as stop:
+        next(loader)
+        with monkeypatch.context() as patch:
+            patch.setattr(Pipeline, "next", lambda pipeline: threading.Event().wait(60))
+            signaller = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGTERM))
+            signaller.start()
+            assert list(loader) == []
+            signaller.join()
+        assert stop.stopped
+        assert json.loads((tmp_path / "s").read_text())["position"] == loader.position == 1
+    assert len(list(loader)) == 7
 
 
 def test_without_a_signal_nothing_changes(clips: dstream.Clips, tmp_path: Path) -> None:

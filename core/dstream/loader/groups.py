@@ -60,6 +60,11 @@ class Vote:
         if self._dist is not None and group is None and self._dist.get_backend() != "gloo":
             self._group = self._dist.new_group(backend="gloo")
 
+    @property
+    def is_alone(self) -> bool:
+        """There is nobody to ask."""
+        return self._dist is None
+
     def any(self, mine: bool) -> bool:
         """Whether one of the ranks said True; every rank gets the same answer."""
         if self._dist is None:

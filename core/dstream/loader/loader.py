@@ -33,7 +33,7 @@ from dstream.loader.report import (
     make_report,
 )
 from dstream.loader.settings import LoaderSettings
-from dstream.loader.signals import SignalStop, handled, state_writer
+from dstream.loader.signals import SignalStop, StopWaitingError, handled, state_writer
 from dstream.loader.state import Identity, LoaderState, RankFacts, check_agreement
 from dstream.loader.steps import Ranks, Step, count_steps
 from dstream.measure import Snapshot
@@ -154,7 +154,10 @@ class Loader:
             raise StopIteration
         began_s = self._clock.monotonic_s()
         try:
-            got = self._running().next()
+            got = self._next_step()
+        except StopWaitingError:
+            self.close()
+            raise StopIteration from None
         except BaseException:
             self.close()
             raise
@@ -242,7 +245,8 @@ class Loader:
         Where ``torch.distributed`` is initialised every rank enters, and a signal to any of them
         ends the loops of all at the same batch: before each batch they ask each other, on the
         CPU. The state is then that of the delivered batches, on every rank. The old handlers are
-        back afterwards. A batch that is waited for still comes first.
+        back afterwards. A process that is alone does not wait for a batch that is still being
+        made; in a group that batch comes first.
 
         Args:
             signals: ``SIGTERM`` by default.
@@ -350,6 +354,17 @@ class Loader:
         return self._cursor.ahead(
             self._epoch_size, self._order, self.ranks, self._epochs, self._share
         )
+
+    def _next_step(self) -> tuple[Batch, Step] | None:
+        pipeline, stop = self._running(), self._stop
+        if stop is None:
+            return pipeline.next()
+        try:
+            with stop.waiting():
+                return pipeline.next()
+        except StopWaitingError:
+            stop.end()  # before threads are waited for: time may be short
+            raise
 
     def _running(self) -> Pipeline:
         if self._pipeline is not None and self._pipeline.is_orphan:

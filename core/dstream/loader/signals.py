@@ -15,6 +15,10 @@ from dstream.loader.groups import Vote
 from dstream.loader.state import write_state
 
 
+class StopWaitingError(BaseException):
+    """Raised by a signal in a wait for a batch; never leaves the loader."""
+
+
 class SignalStop:
     """Whether a loop is to end, as all ranks see it.
 
@@ -33,15 +37,36 @@ class SignalStop:
         """The loop was ended: save, and leave."""
         self._every, self._write, self._batches = every, write, 0
         self._vote = Vote(group)
+        self._waiting = False
 
     def is_due(self) -> bool:
         """Whether to end before the next batch; equal on all ranks, each of which asks."""
         if not self.stopped and self._batches % self._every == 0:
-            self.stopped = self._vote.any(self.received is not None)
-            if self.stopped:
-                self._write()
+            if self._vote.any(self.received is not None):
+                self.end()
         self._batches += 1
         return self.stopped
+
+    def end(self) -> None:
+        """The loop ends here."""
+        self.stopped = True
+        self._write()
+
+    def receive(self, number: int) -> None:
+        """A signal came. A process that is alone, and waits for a batch, waits no longer."""
+        self.received = signal.Signals(number)
+        if self._waiting and self._vote.is_alone:
+            self._waiting = False
+            raise StopWaitingError
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """While this lasts nothing is lost by leaving: a batch counts once it is handed over."""
+        self._waiting = True
+        try:
+            yield
+        finally:
+            self._waiting = False
 
 
 @contextmanager
@@ -59,7 +84,7 @@ def handled(stop: SignalStop, signals: tuple[int, ...]) -> Iterator[None]:
         if os.getpid() != owner:
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
-        stop.received = signal.Signals(number)
+        stop.receive(number)
 
     before: dict[int, Any] = {}
     try:
