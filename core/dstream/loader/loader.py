@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -12,14 +11,14 @@ from types import TracebackType
 from typing import Any, Literal, overload
 
 from dstream.clock import Clock, SystemClock
-from dstream.errors import DstreamWarning, InvalidInputError
+from dstream.errors import InvalidInputError
 from dstream.loader.batch import ArrayMaker, Batch
 from dstream.loader.buffers import BufferPool
 from dstream.loader.concurrency import Tuner
 from dstream.loader.cursor import ALL_STEPS, Cursor, Share
 from dstream.loader.failures import Failure, FailureLog
 from dstream.loader.groups import gathered
-from dstream.loader.partitions import partition_settings
+from dstream.loader.ordering import order_of
 from dstream.loader.pictures import check_all_same
 from dstream.loader.pins import FrozenView, PinKeeper
 from dstream.loader.pipeline import Pipeline
@@ -86,7 +85,7 @@ class Loader:
         self._reader, self._settings = reader, settings
         self.ranks = ranks
         """Which part of each step is made here."""
-        order = _order(reader, settings)
+        order = order_of(reader, settings)
         self._order = order if arrange is None else arrange(order)
         self._epoch_size = settings.clips_per_epoch or self._order.total
         if ranks.batch_size > 1:
@@ -172,7 +171,8 @@ class Loader:
         if self._began_s is None:
             self._began_s = began_s
             self._first_batch_s = self._last_s - began_s
-        self._tell_of_pin()
+        if self._keeper is not None:
+            self._keeper.warn()
         for component, count in self._order.origins(batch.slots).items():
             self._meter.event("component", component, count)
         self._meter.add("batches.delivered", 1)
@@ -336,7 +336,7 @@ class Loader:
         self._pipeline = self._stop_pipeline = None
         if self._keeper is not None:
             self._keeper.close()
-            self._tell_of_pin()
+            self._keeper.warn()
             self._keeper = None
 
     def __enter__(self) -> Loader:
@@ -396,26 +396,3 @@ class Loader:
         self._keeper = PinKeeper(self._view, self._meter)
         self._keeper.start()
         weakref.finalize(self, self._keeper.stop).atexit = False
-
-    def _tell_of_pin(self) -> None:
-        for notice in self._keeper.notices() if self._keeper else ():
-            warnings.warn(notice, DstreamWarning, stacklevel=3)
-
-
-def _order(reader: ClipReader, settings: LoaderSettings) -> Order:
-    window, slots = reader.settings.window, reader.slots
-    if slots.total == 0:
-        wanted = f"stride={window.stride}" if window.fps is None else f"fps={window.fps:g}"
-        raise InvalidInputError(
-            f"{reader.source.name}: none of its {len(reader.source)} samples is long enough for a "
-            f"clip of {window.frames} frames with {wanted}",
-            samples=len(reader.source),
-        )
-    together = partition_settings(
-        is_affine=settings.shuffle == "affine",
-        partitions=settings.partitions,
-        window_clips=settings.window_clips,
-        clips_per_gop=settings.clips_per_gop,
-    )
-    clip = reader.settings
-    return Order.of(slots, clip.seed, clip.sampling, settings.shuffle, together)

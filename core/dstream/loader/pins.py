@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import threading
+import warnings
 from dataclasses import dataclass
 
 from dstream.catalog import Catalog
 from dstream.catalog.tokens import Token
 from dstream.clock import Clock
-from dstream.errors import ConflictError, DstreamError, PermissionDeniedError
+from dstream.errors import ConflictError, DstreamError, DstreamWarning, PermissionDeniedError
 from dstream.forks import renew_after_fork
 from dstream.measure import Meter
 from dstream.store.base import Store
@@ -82,6 +83,11 @@ class PinKeeper:
         """What the consumer has to be told, once."""
         told, self._notices = self._notices, []
         return told
+
+    def warn(self) -> None:
+        """Tell the consumer, in its own thread, whose loop asked for a batch or closed."""
+        for notice in self.notices():
+            warnings.warn(notice, DstreamWarning, stacklevel=3)
 
     def _run(self) -> None:
         wait_s = self.renew_once()
