@@ -155,6 +155,8 @@ def _warm(call: Common, target: str, threads: int, cache: dict[str, Any]) -> int
     if not target:
         raise InvalidInputError("warm what? give NAME[@REF], or a folder or bucket of videos")
     clips = _open(call, target, cache)
+    if clips.cache is not None:
+        call.context.call_on_close(clips.cache.close)
     before = clips.meter.snapshot()
     with ProgressLine(call.out, SystemClock(), "warm") as line:
 
