@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 
 import dstream
-from bad_week import SHARES, BadWeek
 from dstream import Clips
 from dstream.measure import Meter
 from dstream.store.opening import open_store
 from dstream.store.options import StoreOptions
 from dstream.store.retry import RetryPolicy
 from loader_data import batch_hash, fill, publish, videos
+from s3_bad_week import SHARES, BadWeek
 from s3_services import REGION, S3Place, own_bucket
 from s3_stub import Reply, Request, Stub, forward_to, remembered, stub_server
 
