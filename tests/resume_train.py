@@ -38,13 +38,13 @@ def main() -> None:
     dist.init_process_group("gloo")
     rank = dist.get_rank()
     torch.manual_seed(0)
-    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(3, 1))
+    model = torch.nn.Linear(3, 1)  # DDP would import a compiler
     clips = dstream.open(given.token).clips("d", frames=4)
-    state: dict[str, Any] = {"model": model.module.state_dict(), "step": 0}
+    state: dict[str, Any] = {"model": model.state_dict(), "step": 0}
     with dstream.open(given.url) as repo, clips.loader(given.batch, epochs=EPOCHS) as loader:
         if "train" in repo.names():
             repo.load(state, "train", loader=loader)
-            model.module.load_state_dict(state["model"])
+            model.load_state_dict(state["model"])
         loader.check_ranks()
         began = loader.position
         with (
@@ -59,6 +59,7 @@ def main() -> None:
                 with torch.no_grad():
                     for parameter in model.parameters():
                         assert parameter.grad is not None
+                        dist.all_reduce(parameter.grad)
                         parameter.sub_(0.01 * parameter.grad)
                         parameter.grad = None
                 if state["step"] % 2 == 0:
@@ -76,7 +77,7 @@ def main() -> None:
             "position": loader.position,
             "stopped": stop.stopped,
             "received": stop.received is not None,
-            "weight": model.module.weight.tolist(),
+            "weight": model.weight.tolist(),
             "clips": [report.clips for report in whole.ranks],
             "summary": whole.summary,
         }
