@@ -126,10 +126,8 @@ def test_credentials_in_a_file_that_somebody_rewrites(
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(file))
 
     def write(token: str) -> None:
-        text = (
-            f"[default]\naws_access_key_id=k\naws_secret_access_key=s\naws_session_token={token}\n"
-        )
-        file.write_text(f"{text}aws_session_token={token}\n")
+        keys = ("aws_access_key_id=k", "aws_secret_access_key=s", f"aws_session_token={token}")
+        file.write_text("\n".join(("[default]", *keys, "")))
 
     write("first")
     _, front.answer = accepting("first")  # type: ignore[assignment]
