@@ -64,15 +64,17 @@ def run(
 def told(operation: Mapping[str, object]) -> str:
     """One operation of a commit in words. Those of newer versions are told by their name.
 
-    >>> told({"op": "publish", "name": "a", "version": 2, "latest": True})
-    'publish a@v2 (latest)'
+    >>> told({"op": "publish", "name": "a", "version": 2, "latest": True, "promote": "prod"})
+    'publish a@v2 (latest, prod)'
     >>> told({"op": "pin", "id": 3})
     'pin id=3'
     """
     kind = str(operation.get("op", "?"))
     facts = {name: value for name, value in operation.items() if name != "op"}
     if kind == "publish":
-        mark = " (latest)" if facts.get("latest") else ""
+        moved = ["latest"] if facts.get("latest") else []
+        moved += [str(facts["promote"])] if facts.get("promote") else []
+        mark = f" ({', '.join(moved)})" if moved else ""
         return f"publish {facts.get('name')}@v{facts.get('version')}{mark}"
     if kind == "move_alias":
         return f"{facts.get('name')}@{facts.get('alias')} is now v{facts.get('version')}"

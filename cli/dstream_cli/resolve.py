@@ -12,6 +12,7 @@ NAME = "resolve"
 SUMMARY = "Settle a commit whose outcome is unknown."
 EPILOG = epilog(
     "dstream resolve 0f3a5c0d9b1e4c7aa2f6c1d8e9b7a653 41",
+    "dstream resolve 0f3a5c0d9b1e4c7aa2f6c1d8e9b7a653",
     codes=(0, 1, 2, 10, 12, 13),
 )
 
@@ -22,8 +23,11 @@ def run(
         str, typer.Argument(metavar="TXN", help="The transaction that the error named.")
     ],
     slot: Annotated[
-        int, typer.Argument(metavar="SLOT", min=0, help="The log number that it named.")
-    ],
+        int | None,
+        typer.Argument(
+            metavar="[SLOT]", min=0, help="The log number that it named; else the log is read."
+        ),
+    ] = None,
     repo: Repo = "",
     json: Json = False,
     quiet: Quiet = False,

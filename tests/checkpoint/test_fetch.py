@@ -22,10 +22,10 @@ from dstream.checkpoint.repository import checkpoint_of
 from dstream.errors import (
     ConflictError,
     CorruptDataError,
-    DstreamError,
     InvalidInputError,
     NotFoundError,
     RefusedError,
+    ShortReadError,
 )
 from dstream.format.paths import MARKER_NAME
 from dstream.format.zjson import encode_document
@@ -33,6 +33,7 @@ from dstream.measure import Meter
 from dstream.store.base import Blob
 from dstream.store.memory import MemoryStore
 from dstream.store.opening import open_store
+from lifecycle_made import AT_ONCE
 from s3_services import S3Place
 
 SHA = "0" * 64
@@ -308,9 +309,27 @@ def test_damaged_objects_are_never_put_in_place(
     else:
         size = {"other bytes": 1000, "longer": 1001, "shorter": 999}[how]
         catalog.store.put(key, b"x" * size)
-    with pytest.raises(DstreamError) as caught:
+    with pytest.raises((CorruptDataError, ShortReadError)) as caught:
         fetch(catalog, "run", tmp_path / "dest")
     assert key in str(caught.value)
+    assert not (tmp_path / "dest").exists()
+
+
+def test_a_generation_collected_during_a_fetch_is_told(
+    catalog: Catalog, source: Path, tmp_path: Path
+) -> None:
+    """Somebody had retired it, and the grace of collection was over."""
+    generation = catalog.resolve("run@v1")
+
+    def collect(_: object) -> None:
+        if catalog.aliases("run"):
+            catalog.remove_alias("run", "latest")
+            catalog.retire("run@v1")
+            catalog.gc(AT_ONCE)
+
+    with pytest.raises(NotFoundError, match=r"run@v1 was collected"):
+        fetch(catalog, "run@v1", tmp_path / "dest", threads=1, progress=collect)
+    assert catalog.head().record("run", generation.version) is None
     assert not (tmp_path / "dest").exists()
 
 

@@ -86,6 +86,17 @@ def test_resolve(repo: str) -> None:
     assert said["committed"] is False
 
 
+def test_resolve_without_the_slot_reads_the_log(repo: str) -> None:
+    catalog = Catalog.open(open_store(repo))
+    first = catalog.at(1).txn_id
+    said = dstream("resolve", first, "--json", "--repo", repo).document()
+    assert said == {"txn_id": first, "slot": None, "committed": True}
+    assert catalog.head().seq == 3
+    assert dstream("resolve", "0" * 32, "--json", "--repo", repo).document()["committed"] is False
+    assert [op["op"] for op in catalog.head().ops] == ["noop"], "its place is taken"
+    assert catalog.head().seq == 4
+
+
 @pytest.mark.parametrize("txn", ["xx", "0" * 31, "0" * 33, "G" * 32, "../" + "0" * 29])
 def test_a_word_that_is_no_transaction_settles_nothing(repo: str, txn: str) -> None:
     before = Catalog.open(open_store(repo)).head().seq

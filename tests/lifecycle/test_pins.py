@@ -10,7 +10,7 @@ from catalog_audit import audit
 from catalog_made import create_catalog
 from dstream.catalog import Catalog, GcSettings
 from dstream.clock import FakeClock
-from dstream.errors import ConflictError, InvalidInputError, NotFoundError
+from dstream.errors import ConflictError, CorruptDataError, InvalidInputError, NotFoundError
 from dstream.store.memory import MemoryStore
 from lifecycle_made import AT_ONCE, DAY_S, four_runs, labels, publish_files
 
@@ -134,7 +134,7 @@ def test_a_manifest_that_is_gone_though_it_is_kept_is_not_called_collected(
 ) -> None:
     generation = catalog.resolve("run@v2")
     catalog.store.delete_many([(generation.manifest.key, None)])
-    with pytest.raises(NotFoundError) as gone:
+    with pytest.raises(CorruptDataError, match=r"run@v2 is kept.* gone .*dstream verify") as gone:
         catalog.manifest_bytes(generation)
     assert "collected" not in str(gone.value)
 

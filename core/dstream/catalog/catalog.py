@@ -334,9 +334,10 @@ class Catalog(Lifecycle):
         """A generation's manifest as stored, checked against the catalog's hash.
 
         Raises:
-            NotFoundError: it is gone; collected, as a rule.
+            NotFoundError: it was collected.
+            CorruptDataError: the stored manifest is gone or damaged.
         """
-        with self._told_if_collected(generation):
+        with self.told_if_gone(generation):
             return self._manifests.read_bytes(generation.manifest)
 
     def dataset(self, generation: Generation) -> Manifest:
@@ -344,15 +345,15 @@ class Catalog(Lifecycle):
 
         Raises:
             InvalidInputError: the generation is no dataset.
-            NotFoundError: it is gone; collected, as a rule.
-            CorruptDataError: the stored manifest is damaged.
+            NotFoundError: it was collected.
+            CorruptDataError: the stored manifest is gone or damaged.
         """
         if generation.kind != "dataset":
             raise InvalidInputError(
                 f"{generation.label} is a {generation.kind}, expected a dataset",
                 kind=generation.kind,
             )
-        with self._told_if_collected(generation):
+        with self.told_if_gone(generation):
             return self._manifests.read(generation.manifest)
 
     def log(self, limit: int | None = 20) -> list[LogEntry]:
@@ -367,16 +368,25 @@ class Catalog(Lifecycle):
         self._just_opened = None
         return read_history(self._log, limit)
 
-    def resolve_txn(self, txn_id: str, slot: int) -> bool:
+    def resolve_txn(self, txn_id: str, slot: int | None = None) -> bool:
         """Settle a commit that ended in OutcomeUnknownError; True when it is in the log.
 
         Takes the slot with an entry that changes nothing where it is still free, so that the
         answer is final.
 
+        Args:
+            txn_id: the transaction that the error named.
+            slot: the log number that it named; None: the whole log is read, newest first.
+
         Raises:
             InvalidInputError: not an outcome of this repository.
             OutcomeUnknownError: the store is still failing; call again later.
         """
+        if slot is None:
+            known = [entry.txn_id for entry in self.log(None)]
+            if txn_id in known:
+                return True
+            slot = len(known)  # the first free one: a commit that was sent has no later place
         return self._committer.resolve(txn_id, slot)
 
     def _publish(self, intent: Intent) -> Generation:

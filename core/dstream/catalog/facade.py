@@ -21,6 +21,14 @@ class RepoLifecycle:
         """Point ``name@alias`` at a generation, if the alias has the expected version now."""
         return self.catalog.promote(reference, alias, expect)
 
+    def generations(self, name: str) -> list[Generation]:
+        """Live generations of a name, oldest first."""
+        return self.catalog.generations(name)
+
+    def aliases(self, name: str) -> dict[str, int]:
+        """Alias -> version of a name."""
+        return self.catalog.aliases(name)
+
     def remove_alias(self, name: str, alias: str, expect: int | str | None = None) -> None:
         """Take an alias away; its generation stays."""
         self.catalog.remove_alias(name, alias, expect)
@@ -61,6 +69,9 @@ class RepoLifecycle:
         """Look for damage in the log and in everything that is kept."""
         return self.catalog.verify(deep=deep)
 
-    def resolve_txn(self, txn_id: str, slot: int) -> bool:
-        """Settle a commit whose outcome was unknown; True when it is in the log."""
+    def resolve_txn(self, txn_id: str, slot: int | None = None) -> bool:
+        """Settle a commit whose outcome was unknown; True when it is in the log.
+
+        Without its ``slot``, which the error names too, the whole log is read.
+        """
         return self.catalog.resolve_txn(check_txn_id(txn_id), slot)

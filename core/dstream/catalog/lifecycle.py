@@ -248,15 +248,25 @@ class Lifecycle(ABC):
             )
 
     @contextmanager
-    def _told_if_collected(self, generation: Generation) -> Iterator[None]:
-        """Say of a manifest that is gone why it is, where collection took it."""
+    def told_if_gone(self, generation: Generation) -> Iterator[None]:
+        """Say why something that a generation needs is not there: collected, or lost.
+
+        Raises:
+            NotFoundError: collection took it.
+            CorruptDataError: the generation is kept, and is damaged.
+        """
         try:
             yield
         except NotFoundError as error:
             newest = self._log.refresh().root
             record = newest.record(generation.name, generation.version)
             if record is not None and record.condemned_seq is None:
-                raise  # something that is kept was lost: damage, for verify to look at
+                raise CorruptDataError(
+                    f"{generation.label} is kept, and something that it needs is gone ({error}): "
+                    "the repository is damaged; see what else is with: dstream verify",
+                    name=generation.name,
+                    version=generation.version,
+                ) from error
             raise NotFoundError(
                 f"{generation.label} was collected: its bytes are deleted"
                 f"{self._why_unkept(newest)}. See what there is with: dstream ls",

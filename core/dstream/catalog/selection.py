@@ -49,7 +49,8 @@ def _similar(root: Root, name: str) -> str:
         return f"; did you mean {_joined(close)}?"
     if not names:
         return "; the repository is empty"
-    return f"; there are {len(names)} names, list them with: dstream ls"
+    count = "is 1 name" if len(names) == 1 else f"are {len(names)} names"
+    return f"; there {count}, list them with: dstream ls"
 
 
 def _what_there_is(root: Root, name: str) -> str:

@@ -77,8 +77,8 @@ def fetch(
         InvalidInputError: it is no checkpoint, or an unusable destination or layout.
         RefusedError: something else is at the destination, or a link is in the way.
         ConflictError: another process is fetching the same to the same place.
-        CorruptDataError: stored bytes are not what was published, or the manifest names what
-            must not be written; the file is named.
+        CorruptDataError: stored bytes are gone or are not what was published, or the manifest
+            names what must not be written; the object or the file is named.
     """
     meter = meter or Meter()
     with opened(repo) as catalog:
@@ -163,9 +163,11 @@ class _Fetch:
         for path in list(staging.files()):
             if path not in wanted:
                 staging.remove(path)
-        Downloader(
+        download = Downloader(
             self.catalog.store, staging, threads=threads, tally=tally, meter=self.meter, sync=sync
-        ).run(self.manifest.files)
+        )
+        with self.catalog.told_if_gone(self.generation):
+            download.run(self.manifest.files)
         write_marker(
             staging, marker_document(self.generation, self.manifest, self.catalog.store.url)
         )
