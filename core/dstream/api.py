@@ -21,7 +21,7 @@ from dstream.format.where import parse_where
 from dstream.loader.clips import Clips
 from dstream.loader.generation import TABLE_CACHE_BYTES, GenerationSource
 from dstream.loader.pins import FrozenView
-from dstream.loader.plan import Sampling, Window
+from dstream.loader.plan import Sampling, Window, whole
 from dstream.loader.raw import INDEX_CACHE_BYTES, RawSource, open_listing
 from dstream.loader.settings import ArrayKind, ClipSettings
 from dstream.measure import Meter
@@ -207,7 +207,7 @@ class Repo(RepoLifecycle, RepoCheckpoints):
             manifest,
             _SourceOpener(self._options, self.meter, self._clock),
             choice=choice,
-            table_cache_bytes=table_cache_bytes,
+            table_cache_bytes=whole("table_cache_bytes", table_cache_bytes),
         )
         reader = _recipe(recipe, manifest, source)
         return Clips(
@@ -360,7 +360,7 @@ def clips(
         meter,
         clips_per_file=clips_per_file,
         max_index_bytes=max_index_bytes,
-        index_cache_bytes=index_cache_bytes,
+        index_cache_bytes=whole("index_cache_bytes", index_cache_bytes),
     )
     kept = None if node is None else node.open(store.url, meter, clock)
     return Clips(raw, settings, meter, array=array, clock=clock, opened=opened, cache=kept)
@@ -383,12 +383,12 @@ def _recipe(
     recipe: str | Recipe | None, manifest: Manifest, source: GenerationSource
 ) -> Recipe | None:
     """The recipe that reads side files. Stored bytes can only name an installed one."""
+    if isinstance(recipe, str) and recipe != "installed":
+        recipe = load_recipe(recipe, manifest.recipe.params)
     if recipe is None or not source.has_side_files:
         return None
     if not isinstance(recipe, str):
         return recipe
-    if recipe != "installed":
-        return load_recipe(recipe, manifest.recipe.params)
     try:
         return installed_recipe(manifest.recipe.name, manifest.recipe.params)
     except NotFoundError as error:

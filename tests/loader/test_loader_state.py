@@ -209,6 +209,9 @@ def test_another_sequence_is_refused(repo: str, changed: dict[str, Any], named: 
     with clips_of(repo).loader(2, shuffle=False) as other:
         with pytest.raises(InvalidInputError, match="shuffle was global, here it is None"):
             other.load_state_dict(state)
+    with clips_of(repo).loader(2, clips_per_gop=2) as other:
+        with pytest.raises(InvalidInputError, match=r"order \(of .*clips_per_gop.*\) was"):
+            other.load_state_dict(state)
 
 
 def test_other_data_are_refused_and_the_pin_leads_back(source: str, tmp_path: Path) -> None:
@@ -267,6 +270,8 @@ def test_what_is_no_state_is_refused(repo: str, damage: dict[str, object]) -> No
         bad = {**good, **damage} if damage else {}
         with pytest.raises((InvalidInputError, FormatVersionError)):
             loader.load_state_dict(bad)
+        with pytest.raises(InvalidInputError, match="no loader's state"):
+            loader.load_state_dict(json.dumps(good))  # type: ignore[arg-type]
         assert loader.state_dict() == good
 
 

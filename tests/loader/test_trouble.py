@@ -329,7 +329,9 @@ def test_a_process_ends_at_once(tmp_path: Path, end: str) -> None:
         {"batch_size": 0}, {"workers": 0}, {"prefetch": 0}, {"epochs": 0}, {"rank": 3},
         {"last": "no"}, {"shuffle": "no"}, {"shuffle": 1}, {"on_error": "no"}, {"array": "no"},
         {"device": "tpu"}, {"last": "drop", "batch_size": 1000}, {"max_failures": -1},
-        {"merge_gap_bytes": -1},
+        {"merge_gap_bytes": -1}, {"merge_gap_bytes": "1MB"}, {"inflight_bytes": "1MB"},
+        {"max_failures": None}, {"decode_timeout_s": "5"}, {"max_outage_s": None},
+        {"quarantine": "bad.jsonl"}, {"quarantine": "/no/such/bad.jsonl", "on_error": "skip"},
     ],
 )  # fmt: skip
 def test_impossible_options(tmp_path: Path, options: dict[str, Any]) -> None:

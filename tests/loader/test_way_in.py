@@ -130,6 +130,11 @@ def test_side_files_ride_along(tmp_path: Path) -> None:
         assert loader.report().side_requests == 2
     assert clips["v01"].side["action"].tolist() == [1000, 1002, 1004, 1006]
     assert repo.clips("d", frames=4, recipe=None)["v01"].side == {}
+    source, repository = new_url(), new_url()
+    fill(open_store(source), videos(tmp_path, 1, frames=48))
+    publish(repository, source, packed=True)
+    with pytest.raises(dstream.NotFoundError, match="acions"):  # also where no side file needs it
+        dstream.open(repository).clips("d", frames=4, recipe="acions")
 
 
 def test_numbers_may_be_numpys_and_sizes_lists(tmp_path: Path) -> None:

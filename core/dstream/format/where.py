@@ -65,15 +65,15 @@ class Where:
         return _Writer(self.text, names).sql(self.node)
 
 
-def parse_where(text: str) -> Where:
+def parse_where(text: object) -> Where:
     """What a filter says.
 
     Raises:
         InvalidInputError: it is no SQL expression, or has a part that may not be there; the
             message names the part.
     """
-    if not text.strip() or "\0" in text:
-        raise InvalidInputError(f"where= must be a SQL expression, got {text!r:.200}")
+    if not isinstance(text, str) or not text.strip() or "\0" in text:
+        raise InvalidInputError(f"where= must be the text of a SQL expression, got {text!r:.200}")
     if len(text) > MAX_EXPRESSION_CHARS:
         raise InvalidInputError(
             f"where= has {len(text)} characters, the limit is {MAX_EXPRESSION_CHARS}; "

@@ -22,6 +22,7 @@ from dstream.errors import (
 )
 from dstream.forks import renew_after_fork
 from dstream.format.quarantine import QuarantineLine, encode_line
+from dstream.loader.plan import whole
 from dstream.measure import Meter
 
 OnError = Literal["raise", "skip"]
@@ -120,10 +121,12 @@ class FailureLog:
     ) -> None:
         if on_error not in ("raise", "skip"):
             raise InvalidInputError(f"on_error must be 'raise' or 'skip', got {on_error!r}")
-        if max_failures < 0:
-            raise InvalidInputError(f"max_failures must not be negative, got {max_failures}")
         self._on_error = on_error
-        self._max_failures = max_failures
+        self._max_failures = whole("max_failures", max_failures)
+        if self._max_failures < 0:
+            raise InvalidInputError(f"max_failures must not be negative, got {max_failures}")
+        if quarantine is not None:
+            _check_quarantine(quarantine, on_error)
         self._meter = meter
         self._quarantine = quarantine
         self._lock = threading.Lock()
@@ -225,6 +228,17 @@ class FailureLog:
         self._files.move_to_end(file)
         if len(self._files) > _FILES_KEPT:
             self._files.popitem(last=False)
+
+
+def _check_quarantine(path: Path, on_error: OnError) -> None:
+    """Refuse now what would be noticed only when a file has failed, hours into a run."""
+    if on_error != "skip":
+        raise InvalidInputError("quarantine= needs on_error='skip': else nothing is written to it")
+    if path.is_dir() or not path.parent.is_dir():
+        raise InvalidInputError(
+            f"quarantine={str(path)!r} must be a file in a folder that is there: make the folder, "
+            "or name another file"
+        )
 
 
 def _fact(error: BaseException, name: str, default: object) -> object:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import asdict
+from numbers import Real
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +15,7 @@ from dstream.format.index import VideoTrack
 from dstream.loader.clips import Clips
 from dstream.loader.mixture import Component, MixedOrder, shares_of
 from dstream.loader.plan import Order, Window
+from dstream.loader.settings import ClipSettings
 from dstream.loader.source import Sample, SampleSource
 from dstream.measure import MeterSum, sum_of
 
@@ -32,7 +35,8 @@ def mix(components: Sequence[tuple[Clips, float]]) -> Mixture:
     Raises:
         InvalidInputError: weights or components do not go together.
     """
-    return Mixture([clips for clips, _ in components], [weight for _, weight in components])
+    pairs = _pairs(components)
+    return Mixture([clips for clips, _ in pairs], [weight for _, weight in pairs])
 
 
 class Mixture(Clips):
@@ -48,7 +52,9 @@ class Mixture(Clips):
         shares = shares_of(weights)
         first = components[0]
         recipes = [clips._recipe for clips in components]
-        _check_equal("settings", [clips.settings for clips in components])
+        facts = [_facts(clips.settings) for clips in components]
+        for name in facts[0]:
+            _check_equal(name, [each[name] for each in facts])
         _check_equal("recipe", [None if recipe is None else recipe.name for recipe in recipes])
         _check_equal("pin", [clips.pin for clips in components])
         names = _unique([clips.source.name for clips in components])
@@ -147,9 +153,30 @@ def _check_equal(what: str, values: Sequence[object]) -> None:
     for number, value in enumerate(values):
         if value != values[0]:
             raise InvalidInputError(
-                f"the components of a mixture need one {what}: {values[0]!r:.200} of the first, "
-                f"{value!r:.200} of component {number}"
+                f"all components of a mixture need the same {what}: the first has "
+                f"{values[0]!r:.200}, number {number + 1} has {value!r:.200}"
             )
+
+
+def _facts(settings: ClipSettings) -> dict[str, object]:
+    """What makes a clip what it is, by the names that users give it."""
+    facts = asdict(settings)
+    return {**facts.pop("window"), **facts.pop("pixels"), **facts}
+
+
+def _pairs(given: object) -> list[tuple[Clips, float]]:
+    """The components, if they are given as they should be."""
+    # Clips can be iterated over as well: that would decode all of them.
+    pairs: list[tuple[Clips, float]] = []
+    for pair in given if isinstance(given, Iterable) and not isinstance(given, Clips) else [given]:
+        clips, weight = pair if isinstance(pair, tuple | list) and len(pair) == 2 else (None, None)
+        if not isinstance(clips, Clips) or not isinstance(weight, Real):
+            raise InvalidInputError(
+                "a mixture is made of pairs of clips and weights, such as "
+                f"dstream.mix([(clips, 0.7), (others, 0.3)]); got {pair!r:.80}"
+            )
+        pairs.append((clips, float(weight)))
+    return pairs
 
 
 def _unique(names: Sequence[str]) -> list[str]:

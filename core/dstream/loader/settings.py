@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field
+from numbers import Real
 from pathlib import Path
 from typing import Literal
 
@@ -86,6 +87,9 @@ class LoaderSettings:
 
     def __post_init__(self) -> None:
         counts = ("workers", "prefetch", "inflight_bytes", "decoded_bytes")
+        for name in ("decode_timeout_s", "max_outage_s"):
+            if not isinstance(getattr(self, name), Real):
+                raise InvalidInputError(f"{name} must be a number, got {getattr(self, name)!r}")
         for name in counts if self.fetchers == "auto" else (*counts, "fetchers"):
             object.__setattr__(self, name, whole(name, getattr(self, name)))
             if getattr(self, name) < 1:
@@ -95,7 +99,7 @@ class LoaderSettings:
                 f"decode_timeout_s must be above 0 and max_outage_s not negative, got "
                 f"{self.decode_timeout_s} and {self.max_outage_s}"
             )
-        if self.merge_gap_bytes < 0:
+        if whole("merge_gap_bytes", self.merge_gap_bytes) < 0:
             raise InvalidInputError(f"merge_gap_bytes is negative: {self.merge_gap_bytes}")
         check_array(self.array)
         object.__setattr__(self, "shuffle", shuffle_of(self.shuffle))

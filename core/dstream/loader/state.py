@@ -108,14 +108,14 @@ class LoaderState:
         return doc
 
     @classmethod
-    def from_doc(cls, doc: Mapping[str, object]) -> LoaderState:
+    def from_doc(cls, doc: object) -> LoaderState:
         """Read the document.
 
         Raises:
             InvalidInputError: it is none.
             FormatVersionError: a newer dstream wrote it.
         """
-        if not _is_count(dict(doc).get("version")):
+        if not isinstance(doc, Mapping) or not _is_count(doc.get("version")):
             raise _no_state("it has no version", doc)
         version = doc["version"]
         if version != _VERSION:
@@ -149,7 +149,7 @@ class LoaderState:
         differences = here.differences(self.identity)
         if differences:
             told = "; ".join(
-                f"{name} was {then!s}, here it is {now!s}"
+                f"{_told(name)} was {then!s}, here it is {now!s}"
                 for name, (now, then) in differences.items()
             )
             raise InvalidInputError(
@@ -204,7 +204,9 @@ def check_agreement(facts: Sequence[RankFacts]) -> None:
         if first.cursor != other.cursor:
             differs["position"] = first.cursor.position, other.cursor.position
         if differs:
-            told = "; ".join(f"{name} {a!s} on 0, {b!s} there" for name, (a, b) in differs.items())
+            told = "; ".join(
+                f"{_told(name)} {a!s} on 0, {b!s} there" for name, (a, b) in differs.items()
+            )
             raise InvalidInputError(
                 f"process {process} of {len(facts)} does not read what process 0 reads: {told}. "
                 "Open the same data with the same arguments on every rank, best through a pin",
@@ -234,6 +236,13 @@ def write_state(path: str | os.PathLike[str], state: Mapping[str, object]) -> No
         os.replace(draft, target)
     finally:
         draft.unlink(missing_ok=True)
+
+
+def _told(name: str) -> str:
+    """What people call a difference: the order is a hash, which tells them nothing."""
+    if name != "order":
+        return name
+    return "order (of partitions, window_clips, clips_per_gop, or a mixture's parts and weights)"
 
 
 def _worker(share: Share) -> str:

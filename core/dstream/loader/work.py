@@ -138,7 +138,7 @@ class Work:
         """
         with self.changed:
             self.changed.wait_for(lambda: self._is_over() or self._may_fetch())
-            if self.closed or not (self._tasks or self._admit()):
+            if self.closed or not self._has_task():
                 self.changed.notify_all()
                 return None
             self._fetching += 1
@@ -165,6 +165,14 @@ class Work:
             or len(self._pending) < self._prefetch
             or self._ahead_clips < self._fetch_limit
         )
+
+    def _has_task(self) -> bool:
+        try:
+            return bool(self._tasks) or self._admit()
+        except BaseException as error:
+            # At once: to the next thread a plan that failed looks like one that is through.
+            self._fault = self._fault or error
+            raise
 
     def _admit(self) -> bool:
         """Take the next step's clips into work; False at the end. Called under the lock."""
