@@ -87,6 +87,9 @@ def run(
     ] = "",
     sampling: Annotated[Sampling, typer.Option(help="Where clips start.")] = "uniform",
     shuffle: Annotated[bool, typer.Option(help="In a random order, or as listed.")] = True,
+    clips_per_gop: Annotated[
+        int, typer.Option(metavar="N", min=1, help="Consecutive clips made from one decode.")
+    ] = 1,
     seed: Annotated[int, typer.Option(metavar="N", help="Seed of order and starts.")] = 0,
     split: Annotated[
         str | None, typer.Option(metavar="SPLIT", help="Only samples of this split.")
@@ -145,6 +148,7 @@ def run(
         world_size=1,
         epochs=None,
         shuffle=shuffle,
+        clips_per_gop=clips_per_gop,
         on_error=on_error,
         max_failures=_ANY_NUMBER,
         **settings,
@@ -291,6 +295,9 @@ def report_parts(report: LoaderReport) -> list[Part]:
     facts += _cache_facts(report)
     if report.index_full_passes:
         facts.append(("full passes", f"{counted(report.index_full_passes, 'video')} read whole"))
+    if report.outages:
+        lasted = format_duration(report.outage_seconds)
+        facts.append(("outages", f"{report.outages:,}, {lasted} in all"))
     if report.throttles:
         facts.append(("throttled", counted(report.throttles, "request")))
     facts += [
@@ -298,6 +305,7 @@ def report_parts(report: LoaderReport) -> list[Part]:
         for name, counts in (
             ("retries", report.retries),
             ("fallbacks", report.fallbacks),
+            ("deadlines", report.deadlines),
             ("skipped", report.skips),
             ("refetched", report.refetches),
             ("not cached", report.cache_refusals),

@@ -53,11 +53,12 @@ def run(
         int | None, typer.Option(metavar="N", help="Of the affine order; 512.", show_default=False)
     ] = None,
     resume_nodes: Annotated[
-        int, typer.Option(metavar="N", min=0, help="Go on with so many nodes.", show_default=False)
-    ] = 0,
+        int | None, typer.Option(metavar="N", min=1, help="Go on with so many nodes.")
+    ] = None,
     resume_at: Annotated[
-        float, typer.Option(metavar="EPOCHS", min=0, help="After how many epochs.")
-    ] = 0.5,
+        float | None,
+        typer.Option(metavar="EPOCHS", min=0, help="After how many epochs; 0.5."),
+    ] = None,
     frames: Annotated[int, typer.Option(metavar="N", min=1, help="Frames a clip.")] = 16,
     stride: Annotated[
         int | None,
@@ -70,6 +71,9 @@ def run(
     seed: Annotated[int, typer.Option(metavar="N", help="Seed of order and starts.")] = 0,
     split: Annotated[
         str | None, typer.Option(metavar="SPLIT", help="Only samples of this split.")
+    ] = None,
+    where: Annotated[
+        str | None, typer.Option(metavar="SQL", help="Only samples for which this is true.")
     ] = None,
     samples: Annotated[
         int,
@@ -105,10 +109,10 @@ def run(
     from dstream.units import parse_bytes
 
     call = common(context, repo=repo, quiet=quiet, s3_arg=s3_arg)
-    if bool(target) == bool(videos):
-        raise InvalidInputError("give a dataset or a source, or say what to assume with --videos N")
+    _check(context, target, videos, epochs, resume_nodes, resume_at)
     if stride is not None and fps is not None:
         raise InvalidInputError("give --stride or --fps, not both")
+    resume_at = 0.5 if resume_at is None else resume_at
     stride = None if fps is not None else stride or 1
     if target:
         clips = open_clips(
@@ -116,7 +120,7 @@ def run(
             target,
             {},
             split=split,
-            where=None,
+            where=where,
             recipe="",
             frames=frames,
             stride=stride,
@@ -159,6 +163,33 @@ def run(
     }
     call.out.result(document, _parts(layout, share, cluster, runs))
     return 0
+
+
+def _check(
+    context: typer.Context,
+    target: str,
+    videos: int,
+    epochs: int,
+    resume_nodes: int | None,
+    resume_at: float | None,
+) -> None:
+    """Refuse options that would go unheard."""
+    if not target and not videos:
+        raise InvalidInputError("give a dataset or a source, or say what to assume with --videos N")
+    if target:
+        for name in ("videos", "seconds", "video_fps", "gop_frames", "video_bytes_per_s"):
+            source = context.get_parameter_source(name)
+            if source is not None and source.name != "DEFAULT":
+                raise InvalidInputError(
+                    f"--{name.replace('_', '-')} says what to assume where nothing is there yet: "
+                    f"leave it out, or {target}"
+                )
+    elif any(context.params[name] is not None for name in ("split", "where")):
+        raise InvalidInputError("--split and --where need a dataset: assumed videos have neither")
+    if resume_at is not None and (resume_nodes is None or resume_at >= epochs):
+        raise InvalidInputError(
+            f"--resume-at {resume_at:g} needs --resume-nodes, and more --epochs than {resume_at:g}"
+        )
 
 
 def _order(layout: GopLayout, kind: Shuffle, seed: int, partitions: int | None) -> Order:

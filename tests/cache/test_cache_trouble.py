@@ -142,7 +142,9 @@ def test_numbers_go_on_whatever_the_lock_file_says(tmp_path: Path, text: bytes) 
     assert len(set(numbers)) == len(numbers) == 5
 
 
-def test_a_directory_that_vanishes_is_let_be(tmp_path: Path) -> None:
+def test_a_directory_that_vanishes_is_let_be(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     directory = tmp_path / "c"
     reader, other = Reader(directory, BUDGET), Reader(directory, BUDGET)
     reader.read(*range(8))
@@ -152,6 +154,8 @@ def test_a_directory_that_vanishes_is_let_be(tmp_path: Path) -> None:
         reader.read(*range(10))
         other.read(*range(8))
     assert reader.events("cache-off") == {"vanished": 1}
+    told = [record.getMessage() for record in caplog.records]
+    assert [f"{directory} (vanished: " in one for one in told] == [True, True]  # once each
     assert not directory.exists()
 
 

@@ -169,6 +169,9 @@ def test_the_environment_names_a_cache(
     monkeypatch.setenv("DSTREAM_CACHE", str(tmp_path / "c"))
     with pytest.raises(InvalidInputError, match="cache_bytes"):
         opened("packed", urls)
+    assert not (tmp_path / "c").exists()
+    with pytest.raises(InvalidInputError, match="not a URL"):
+        opened("packed", urls, cache="s3://bucket/cache", cache_bytes="64MB")
     monkeypatch.setenv("DSTREAM_CACHE_BYTES", "64MB")
     assert run(opened("packed", urls))[1].cache_misses > 0
     assert run(opened("packed", urls, cache=False))[1].cache_hits == 0

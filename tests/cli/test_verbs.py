@@ -269,8 +269,20 @@ def test_plan_tells_what_nodes_would_read(source: Path) -> None:
         document = dstream("plan", target, "--frames", "4", *job, "--json").document()
         assert document["clips"] > 0
         assert document["runs"][0]["epochs"][0]["bytes_unique"] > 0
-    assert dstream("plan", "--nodes", "2").code == 2
-    assert dstream("plan", "clips", "--videos", "3").code == 2
+    chosen = dstream("plan", "clips", "--frames", "4", *job, "--where", "key < 'b'", "--json")
+    assert chosen.document()["clips"] == 15  # of a.mp4 alone
+    for wrong in (
+        ["--nodes", "2"],
+        ["clips", "--videos", "3"],
+        ["clips", "--seconds", "3"],
+        ["clips", "--frames", "10000"],
+        ["--videos", "3", "--where", "true"],
+        ["--videos", "3", "--resume-at", "1"],
+        ["--videos", "3", "--resume-nodes", "2", "--resume-at", "2"],
+        ["--videos", "3", "--resume-nodes", "0"],
+        ["--videos", "3", "--nodes", "1000000"],
+    ):
+        assert dstream("plan", *wrong).code == 2, wrong
 
 
 def test_bench_counts_what_gives_no_clip(source: Path, tmp_path: Path) -> None:

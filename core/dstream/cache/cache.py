@@ -72,9 +72,9 @@ class ExtentCache:
         known = None
         try:
             known = self._folder.budget_bytes()
-            self._folder.prepare()
             wanted = self._budget_bytes or known
             if wanted is not None:
+                self._folder.prepare()
                 self._admission.begin(wanted)
         except BusyError:
             self._meter.event("cache-refused", "busy")

@@ -60,6 +60,10 @@ def cache_settings(
         if cache_bytes is not None and cache is None:
             raise InvalidInputError(f"cache_bytes={cache_bytes!r} needs cache= or DSTREAM_CACHE")
         return None
+    if "://" in os.fspath(directory):
+        raise InvalidInputError(
+            f"the cache is a directory of this machine's own disk, not a URL: got {directory!r}"
+        )
     size = cache_bytes if cache_bytes is not None else environment.get(BYTES_VARIABLE) or None
     budget = parse_bytes(size) if isinstance(size, str) else size
     if budget is not None and budget < 1:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import threading
 
@@ -24,6 +25,8 @@ from dstream.cache.record import ByteRange, extent_key
 from dstream.cache.segment import SegmentGoneError, SegmentWriter
 from dstream.clock import Clock
 from dstream.measure import Meter
+
+_LOG = logging.getLogger("dstream")
 
 _LOOK_AGAIN_S = 1.0
 """How long a cache that was full, or locked, is taken to be so still."""
@@ -138,7 +141,14 @@ class Admission:
         """Write nothing any more."""
         if self.is_on:
             self.is_on = False
-            self._meter.event("cache-off", off_reason(error))
+            reason = off_reason(error)
+            self._meter.event("cache-off", reason)
+            _LOG.warning(
+                "nothing more is kept in the cache %s (%s: %s): what it lacks comes from the store",
+                self._folder.directory,
+                reason,
+                error.strerror or error,
+            )
 
     def note_hit(self, segment: int, size_bytes: int) -> None:
         """Learn which segments are worth their room. Counts that threads lose do no harm."""

@@ -79,7 +79,9 @@ class GopLayout:
     ) -> GopLayout:
         slots = SlotTable(counts)
         if slots.total == 0:
-            raise InvalidInputError(f"none of {len(samples)} samples is long enough for a clip")
+            raise InvalidInputError(
+                f"no sample is long enough for a clip of {window}: ask for fewer frames"
+            )
         duration_s = np.array([one.duration_s for one in samples], dtype=np.float64)
         rate = np.array([one.rate for one in samples], dtype=np.float64)
         begin_s = np.cumsum(duration_s) - duration_s

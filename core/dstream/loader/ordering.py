@@ -17,10 +17,9 @@ def order_of(reader: ClipReader, settings: LoaderSettings) -> Order:
     """
     window, slots = reader.settings.window, reader.slots
     if slots.total == 0:
-        wanted = f"stride={window.stride}" if window.fps is None else f"fps={window.fps:g}"
         raise InvalidInputError(
             f"{reader.source.name}: none of its {len(reader.source)} samples is long enough for a "
-            f"clip of {window.frames} frames with {wanted}",
+            f"clip of {window}",
             samples=len(reader.source),
         )
     together = partition_settings(

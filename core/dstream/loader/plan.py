@@ -100,6 +100,10 @@ class Window:
         if self.fps is not None and not 0 < self.fps < 1e6:
             raise InvalidInputError(f"fps must be above 0, got {self.fps}")
 
+    def __str__(self) -> str:
+        how = f"stride={self.stride}" if self.fps is None else f"fps={self.fps:g}"
+        return f"{self.frames} frames with {how}"
+
     def seconds(self, rate: float) -> float:
         """Length in seconds on a track of ``rate`` frames per second."""
         if self.fps is not None:

@@ -87,11 +87,17 @@ def simulate(
         epochs: how many.
         resumed: who goes on with it; nodes that both have keep their caches.
         resumed_at: at the first step that ends at this position or later.
+
+    Raises:
+        InvalidInputError: one step takes all clips of all these epochs.
     """
     most_nodes = max(cluster.nodes, resumed.nodes if resumed else 0)
     books = [_Book(layout, most_nodes) for _ in range(epochs)]
     caches = _Caches(layout.size_bytes, cluster.nodes, cluster.cache_bytes)
     end = epochs * order.total
+    _check_step(cluster, order.total, epochs)
+    if resumed is not None:
+        _check_step(resumed, order.total, epochs)
     stop = end if resumed is None else min(resumed_at, end)
     position = 0
     for chunk in _dealt(order, cluster, 0, stop):
@@ -102,6 +108,17 @@ def simulate(
         for chunk in _dealt(order, resumed, position, end):
             _read(order, layout, caches, chunk, books)
     return [book.cost(epoch) for epoch, book in enumerate(books)]
+
+
+def _check_step(cluster: Cluster, total: int, epochs: int) -> None:
+    size = cluster.world_size * cluster.batch_size
+    if size > max(epochs * total, _CLIPS_AT_ONCE):
+        raise InvalidInputError(
+            f"one step of {cluster.nodes:,} nodes, {cluster.ranks_per_node:,} ranks on each and "
+            f"{cluster.batch_size:,} clips a batch takes {size:,} clips, {epochs:,} epochs have "
+            f"{epochs * total:,}: ask for fewer nodes or smaller batches, or follow more samples",
+            step_clips=size,
+        )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
