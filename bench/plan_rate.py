@@ -92,6 +92,7 @@ def measure(given: argparse.Namespace) -> dict[str, float]:
 
 def order_of(table: SlotTable, shuffle: Shuffle, group: int) -> Order:
     settings = partition_settings(
+        table.total,
         is_affine=shuffle == "affine",
         partitions=None if shuffle == "global" and group == 1 else 512,
         window_clips=None,

@@ -1,14 +1,14 @@
-"""One node of a job as a process of its own: reads its part through its own cache directory."""
+"""One node of some jobs as a process of its own: reads its part through its own cache directory."""
 
 import json
 import sys
+from typing import Any
 
 import dstream
 
 
-def main() -> None:
-    """Print what was read, for one rank a node."""
-    task = json.loads(sys.argv[1])
+def follow(task: dict[str, Any]) -> dict[str, Any]:
+    """What one rank, alone on its node, reads in two epochs."""
     repo = dstream.open(task["repo"], cache=task["cache"], cache_bytes=1 << 30)
     clips = repo.clips("d", frames=task["frames"], array="numpy")
     slots: list[list[int]] = [[], []]
@@ -29,8 +29,8 @@ def main() -> None:
                 slots[epoch] += batch.slots.tolist()
             missed[epoch] = loader.report().cache_bytes_missed - sum(missed)
     repo.close()
-    print(json.dumps({"slots": slots, "missed": missed}))
+    return {"slots": slots, "missed": missed}
 
 
 if __name__ == "__main__":
-    main()
+    print(json.dumps([follow(task) for task in json.loads(sys.argv[1])]))

@@ -52,6 +52,14 @@ def run(
     partitions: Annotated[
         int | None, typer.Option(metavar="N", help="Of the affine order; 512.", show_default=False)
     ] = None,
+    window_clips: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            help="Of its partitions: clips that change places.",
+            show_default=False,
+        ),
+    ] = None,
     resume_nodes: Annotated[
         int | None, typer.Option(metavar="N", min=1, help="Go on with so many nodes.")
     ] = None,
@@ -147,11 +155,11 @@ def run(
     lives = [(cluster,)] + (
         [(cluster, replace(cluster, nodes=resume_nodes))] if resume_nodes else []
     )
-    runs = [
-        _follow(layout, _order(layout, kind, seed, partitions), life, epochs, resume_at)
+    orders = [
+        _order(layout, kind, seed, partitions, window_clips, share, [nodes, resume_nodes or nodes])
         for kind in (("affine", "global") if shuffle == "both" else (shuffle,))
-        for life in lives
     ]
+    runs = [_follow(layout, order, life, epochs, resume_at) for order in orders for life in lives]
     document = {
         "target": target or None,
         "followed_share": share,
@@ -192,17 +200,29 @@ def _check(
         )
 
 
-def _order(layout: GopLayout, kind: Shuffle, seed: int, partitions: int | None) -> Order:
+def _order(
+    layout: GopLayout,
+    kind: Shuffle,
+    seed: int,
+    partitions: int | None,
+    window_clips: int | None,
+    share: float,
+    nodes: Sequence[int],
+) -> Order:
     from dstream.loader.partitions import partition_settings
     from dstream.loader.plan import Order
+    from dstream.loader.simulate import shrunk
 
     is_affine = kind == "affine"
     settings = partition_settings(
+        round(layout.slots.total / share),
         is_affine=is_affine,
         partitions=partitions if is_affine else None,
-        window_clips=None,
+        window_clips=window_clips if is_affine else None,
         clips_per_gop=1,
     )
+    if settings is not None:
+        settings = shrunk(settings, share, nodes)
     return Order.of(layout.slots, seed, layout.sampling, kind, settings)
 
 
@@ -247,7 +267,7 @@ def _parts(
         ),
     ]
     if share < 1:
-        facts.append(("followed", f"{share:.3g} of the clips; data and caches are shrunk alike"))
+        facts.append(("followed", f"{share:.3g} of the clips; caches and windows are shrunk alike"))
     rows = [
         _row(run["shuffle"], ", then ".join(map(str, run["nodes"])), epoch)
         for run in runs

@@ -14,16 +14,19 @@ from numpy.typing import NDArray
 
 from cache_workers import Reader
 from dstream.cache.layout import SegmentName
+from dstream.cache.paper import PaperCache
 from dstream.cache.policy import (
-    PROBE_AFTER_SEGMENTS,
+    Evidence,
     Reservation,
-    next_ring,
+    cost_bytes,
     over_budget,
     reserve,
     ring_victim,
 )
+from dstream.cache.record import RECORD_BYTES
 from dstream.loader.partitions import partition_settings
 from dstream.loader.plan import Order, SlotTable
+from dstream.units import KIB
 
 A, B = "a" * 16, "b" * 16
 
@@ -85,60 +88,60 @@ def test_a_smaller_budget_is_met_with_those_that_left_first(scopes: list[str], b
         assert all(name.scope == A for name in left)
 
 
-def test_the_ring_grows_while_its_oldest_segment_is_hit_more_than_the_kept_ones() -> None:
+def test_the_oldest_of_the_ring_makes_room() -> None:
     have = names(*[A] * 10)
     assert ring_victim(have, 0) is None
     assert ring_victim(have[:7], 1) is None
     assert ring_victim(have, 3) == have[7]
-    assert next_ring(have, 3, {7: 5, 0: 30}) == 5  # the seven kept ones: 4.3 each
-    assert next_ring(have, 3, {7: 5, 0: 40}) == 2
-    assert next_ring(have, 1, {}) == 0
-    assert next_ring(have, 9, {1: 9}) == 9
-    assert next_ring(have, 10, {}) == 9
 
 
-class PaperCache:
-    """The policy with extents of equal size, none of them real."""
+@pytest.mark.parametrize(
+    ("ring", "hits", "expected"),
+    [
+        (8, {12: 1, 13: 1}, None),  # less than a quarter of a segment
+        (8, {12: 10, 13: 10}, 10),
+        (8, {12: 10, 13: 10, 19: 60, 0: 200}, 6),  # 20 of two; any two kept ones had 33.3
+        (8, {12: 10, 13: 10, 0: 200}, 4),  # nor has the ring half of what its room is worth
+        (8, {14: 90, 19: 90}, None),  # the younger ones of the ring say nothing
+        (16, {4: 90}, 18),  # so many at most
+        (4, {16: 9, 19: 180, 0: 1600}, 2),
+        (1, {0: 1900}, 0),
+    ],
+)
+def test_the_ring_is_as_large_as_it_pays(
+    ring: int, hits: dict[int, int], expected: int | None
+) -> None:
+    have = names(*[A] * 20, capacity=40)
+    found = Evidence().of(have, ring, hits).next_ring(ring, len(have), 40)
+    assert found == expected
 
-    def __init__(self, segments: int, extents_each: int) -> None:
-        self._max, self._each = segments, extents_each
-        self._contents: dict[SegmentName, list[int]] = {}
-        self._where: dict[int, SegmentName] = {}
-        self._current: SegmentName | None = None
-        self._ring, self._hits, self._refused, self._made = 1, dict[int, int](), 0, 0
 
-    def access(self, extent: int) -> bool:
-        name = self._where.get(extent)
-        if name is not None:
-            self._hits[name.number] = self._hits.get(name.number, 0) + 1
-            return True
-        if self._current is None or len(self._contents[self._current]) == self._each:
-            self._current = self._reserve()
-        if self._current is None:
-            self._refused += 1
-        else:
-            self._contents[self._current].append(extent)
-            self._where[extent] = self._current
-        return False
+def test_a_ring_that_was_written_anew_without_a_hit_vanishes() -> None:
+    have = names(*[A] * 20, capacity=40)
+    found = Evidence()
+    for expected in (None, None, None, 0):
+        found = found.of(have, 4, {})
+        assert found.next_ring(4, len(have), 40) == expected
 
-    def _reserve(self) -> SegmentName | None:
-        have = list(self._contents)
-        found = reserve(have, budget_bytes=self._max, segment_bytes=1, need_bytes=1, leaving=set())
-        if found is None:
-            if not self._ring and self._refused >= PROBE_AFTER_SEGMENTS * self._each:
-                self._ring = 1
-            victim = ring_victim(have, self._ring)
-            if victim is None:
-                return None
-            self._ring = next_ring(have, self._ring, self._hits)
-            self._refused = 0
-            for extent in self._contents.pop(victim):
-                del self._where[extent]
-        self._made += 1
-        self._hits = {}
-        name = SegmentName(self._made, 1, A)
-        self._contents[name] = []
-        return name
+
+def test_evidence_adds_up() -> None:
+    have = names(*[A] * 20, capacity=40)
+    little = Evidence().of(have, 8, {12: 6})
+    assert little.next_ring(8, 20, 40) is None
+    assert little.of(have, 8, {13: 6}).next_ring(8, 20, 40) == 10
+
+
+def test_what_the_node_reads_no_more_gives_way() -> None:
+    """After a whole new set of reads, of which each comes once an epoch: nothing else shows it."""
+    cache = PaperCache(HALF_BYTES)
+    for extent in range(EXTENTS // 2):
+        cache.read(extent, SIZE_BYTES)
+    hits = [
+        [cache.read(extent, SIZE_BYTES) for extent in range(EXTENTS, EXTENTS + 400)]
+        for _ in range(6)
+    ]
+    assert sum(hits[0]) == 0
+    assert sum(hits[-1]) > 380
 
 
 def clairvoyant(accesses: Sequence[int], capacity: int) -> NDArray[np.bool_]:
@@ -166,12 +169,16 @@ def clairvoyant(accesses: Sequence[int], capacity: int) -> NDArray[np.bool_]:
 
 
 EXTENTS, EPOCHS = 1024, 4
+SIZE_BYTES = 64 * KIB
+HALF_BYTES = 32 * (16 * cost_bytes(SIZE_BYTES) - 15 * RECORD_BYTES)
+"""Budget of a cache that holds half of the extents: 32 segments of 16."""
 
 
 def accesses(shuffle: str, clips_each: int, window_clips: int = 0) -> list[int]:
     """The extents that one node reads, clip by clip, in the loader's own order."""
     slots = SlotTable(np.full(EXTENTS // 16, 16 * clips_each, dtype=np.int64))
     settings = partition_settings(
+        slots.total,
         is_affine=shuffle == "affine",
         partitions=2 if shuffle == "affine" else None,
         window_clips=window_clips or None,
@@ -190,8 +197,8 @@ def test_at_half_the_data_it_hits_within_5_points_of_clairvoyance(
     shuffle: str, clips_each: int, window_clips: int
 ) -> None:
     order = accesses(shuffle, clips_each, window_clips)
-    cache = PaperCache(32, EXTENTS // 64)
-    hits = np.array([cache.access(extent) for extent in order])
+    cache = PaperCache(HALF_BYTES)
+    hits = np.array([cache.read(extent, SIZE_BYTES) for extent in order])
     best = clairvoyant(order, EXTENTS // 2)
     epoch = len(order) // EPOCHS
     later = slice(epoch, None)
@@ -202,14 +209,15 @@ def test_at_half_the_data_it_hits_within_5_points_of_clairvoyance(
 def test_several_clips_a_gop_over_the_whole_epoch_are_what_it_is_not_good_at() -> None:
     """Only who knows the future does better than half there; see docs/cache.md."""
     order = accesses("global", 8)
-    cache = PaperCache(32, EXTENTS // 64)
-    hits = np.array([cache.access(extent) for extent in order])
+    cache = PaperCache(HALF_BYTES)
+    hits = np.array([cache.read(extent, SIZE_BYTES) for extent in order])
     assert hits[len(order) // EPOCHS :].mean() > 0.45
 
 
 def test_the_cache_itself_does_as_the_policy_says(tmp_path: Path) -> None:
     size_bytes, extents, clips_each = 32_000, 1024, 4
     reader = Reader(tmp_path, extents * size_bytes // 2, size_bytes=size_bytes)
+    paper = PaperCache(extents * size_bytes // 2)
     generator = np.random.default_rng(0)
     order: list[int] = []
     for _ in range(2):
@@ -224,3 +232,5 @@ def test_the_cache_itself_does_as_the_policy_says(tmp_path: Path) -> None:
     best = clairvoyant(order, extents // 2)[half:].mean()
     assert (reader.count("cache.hits") - before) / half > best - 0.07  # segments are not quite full
     assert reader.count("cache.evicted_segments") > 0
+    on_paper = np.mean([paper.read(place, size_bytes) for place in order])
+    assert reader.count("cache.hits") / len(order) == pytest.approx(on_paper, abs=0.01)

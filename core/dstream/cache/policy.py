@@ -1,4 +1,4 @@
-"""What is admitted and what goes: values in, values out.
+"""What is admitted and what goes: no clock, no files.
 
 A shuffled epoch that is larger than the cache and reads every extent once reads all of them before
 it reads any again, so whatever is thrown out for another extent would have been wanted just as
@@ -6,11 +6,13 @@ soon. Keeping the first ones that came is then as good as knowing the future.
 
 An order that keeps the clips of one place together reads an extent several times within a window,
 then not for an epoch. So a part of the data set's newest segments is a *ring*: its oldest one makes
-room for what comes. The ring is as large as it pays: one segment more while its oldest one is hit
-more often than those that are kept, one fewer otherwise. Where nothing is read twice it vanishes,
-and is tried again now and then.
+room for what comes. The ring is as large as it pays: it grows while the segments that would go next
+are hit more often than those that are kept, and shrinks otherwise. It begins with a quarter of the
+segments, since one that is far too small is hit no more than none. Where nothing is read twice it
+vanishes, and is tried again now and then.
 
-Otherwise whole segments go when their data set has left, or the budget shrank.
+Otherwise whole segments go when their data set has left, when they have become useless, or when the
+budget shrank.
 """
 
 from __future__ import annotations
@@ -64,11 +66,9 @@ def reserve(
 
 
 PROBE_AFTER_SEGMENTS = 16
-"""A ring that vanished is tried again when so many segments could have been filled."""
+"""A ring that vanished is tried again when so many times what it had written was refused."""
 _LEAST_SEGMENTS = 8
 """With fewer, one segment of ring would cost more than a tenth of what is kept."""
-_GROWS_BY = 2
-"""Misses show a ring that is too small at once, one that is too large costs little."""
 
 
 def ring_victim(finished: Sequence[SegmentName], ring: int) -> SegmentName | None:
@@ -83,22 +83,154 @@ def ring_victim(finished: Sequence[SegmentName], ring: int) -> SegmentName | Non
     return sorted(finished)[-ring:][0]
 
 
-def next_ring(finished: Sequence[SegmentName], ring: int, hit_bytes: Mapping[int, int]) -> int:
-    """How many segments the ring has from now on, decided whenever its oldest one goes.
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What speaks for a larger ring, and what for a smaller one."""
 
-    Args:
-        finished: as for :func:`ring_victim`, with the one that goes.
-        ring: how many it has now; at least 1.
-        hit_bytes: bytes of hits by segment number since the last segment was begun.
-    """
-    names = sorted(finished)
-    kept, oldest = names[:-ring], names[-ring:][0]
-    if not kept:
-        return len(names) - 1
-    average = sum(hit_bytes.get(name.number, 0) for name in kept) / len(kept)
-    if hit_bytes.get(oldest.number, 0) > average:
-        return min(ring + _GROWS_BY, len(names) - 1)
-    return ring - 1
+    tail_bytes: float = 0.0
+    """Hits of the segments that go next: the oldest quarter of the ring."""
+    due_bytes: float = 0.0
+    """What they would have been for as many of those that are kept."""
+    ring_bytes: float = 0.0
+    """Hits of the whole ring."""
+    ring_due_bytes: float = 0.0
+    """What they would have been for as many of those that are kept."""
+
+    segments: int = 0
+    """That were written meanwhile."""
+
+    def of(
+        self, finished: Sequence[SegmentName], ring: int, hit_bytes: Mapping[int, int]
+    ) -> Evidence:
+        """With the hits of some time more, by segment number."""
+        names = sorted(finished)
+        kept, of_ring = names[:-ring], names[-ring:]
+        tail = of_ring[: max(1, ring // 4, len(names) // 16)]
+
+        def hits(of: Sequence[SegmentName]) -> int:
+            return sum(hit_bytes.get(name.number, 0) for name in of)
+
+        average = hits(kept) / len(kept) if kept else 0.0
+        return Evidence(
+            self.tail_bytes + hits(tail),
+            self.due_bytes + average * len(tail),
+            self.ring_bytes + hits(of_ring),
+            self.ring_due_bytes + average * len(of_ring),
+            self.segments + 1,
+        )
+
+    def next_ring(self, ring: int, finished: int, segment_bytes: int) -> int | None:
+        """How many segments the ring has from now on; None: there were too few hits to tell.
+
+        It grows by a quarter and shrinks by a fifth, so that chance alone makes nothing of it; one
+        that is worth less than half of what is kept is halved, as happens when an epoch begins. One
+        that was filled anew without any hit goes.
+        """
+        if max(self.tail_bytes, self.due_bytes) < segment_bytes / 4:
+            return 0 if self.segments >= ring and not self.ring_bytes else None
+        if 2 * self.ring_bytes < self.ring_due_bytes:
+            return ring // 2
+        if self.tail_bytes > self.due_bytes:
+            return min(ring + max(1, ring // 4), finished - max(1, finished // 8))
+        return ring * 4 // 5
+
+
+class Room:
+    """Where a reader of one data set finds room; it learns from the hits. Not thread-safe."""
+
+    def __init__(self) -> None:
+        self.is_full = False
+        """The budget is used up, so that whatever comes takes the place of something else."""
+        self._ring = 0
+        self._evidence = Evidence()
+        self._hit_bytes: dict[int, int] = {}
+        """By segment number, since room was looked for the last time."""
+        self._tried_bytes = 0
+        """Written to the ring since it was tried."""
+        self._refused_bytes = -1
+        """For lack of room, since the ring vanished; -1: none was tried yet."""
+        self._unhit_bytes = 0
+        """That were missed since one of the older half was hit."""
+        self._idle: set[int] = set()
+        """Segments whose data are not read any more."""
+
+    def note_hit(self, segment: int, size_bytes: int) -> None:
+        """Learn which segments are worth their room. Counts that threads lose do no harm."""
+        self._hit_bytes[segment] = self._hit_bytes.get(segment, 0) + size_bytes
+        self._idle.discard(segment)
+
+    def note_refused(self, size_bytes: int) -> None:
+        """Learn what did not find room."""
+        self._refused_bytes += size_bytes if self._refused_bytes >= 0 else 0
+        self._unhit_bytes += size_bytes
+
+    def reserve(
+        self,
+        segments: Sequence[SegmentName],
+        finished: Sequence[SegmentName],
+        *,
+        budget_bytes: int,
+        segment_bytes: int,
+        need_bytes: int,
+        leaving: Collection[str],
+    ) -> Reservation | None:
+        """Room for a segment: free, of a data set that left, idle, or of our own ring.
+
+        Args:
+            segments, budget_bytes, segment_bytes, need_bytes, leaving: as for :func:`reserve`.
+            finished: the data set's segments that nobody writes.
+        """
+
+        def among(present: Sequence[SegmentName]) -> Reservation | None:
+            return reserve(
+                present,
+                budget_bytes=budget_bytes,
+                segment_bytes=segment_bytes,
+                need_bytes=need_bytes,
+                leaving=leaving,
+            )
+
+        found = among(segments)
+        self.is_full = found is None
+        if found is None:
+            victim = self._idle_victim(finished) or self._ring_victim(finished, segment_bytes)
+            found = among([name for name in segments if name != victim]) if victim else None
+            if victim and found:
+                self._tried_bytes += found.capacity_bytes
+                self._unhit_bytes += found.capacity_bytes
+                found = Reservation(found.capacity_bytes, (victim, *found.evict))
+        self._hit_bytes = {}
+        return found
+
+    def _idle_victim(self, finished: Sequence[SegmentName]) -> SegmentName | None:
+        """The oldest of the segments that have become useless.
+
+        Where none of the older half of what is kept was hit while the cache could have been filled
+        anew twice, the node reads something else now: its job goes on with another number of
+        nodes, for one.
+        """
+        kept = sorted(finished)[: len(finished) - self._ring]
+        older = kept[: -(-len(kept) // 2)]
+        if any(name.number in self._hit_bytes for name in older):
+            self._unhit_bytes = 0
+        elif self._unhit_bytes > 2 * sum(name.capacity_bytes for name in finished):
+            self._unhit_bytes = 0
+            self._idle = {name.number for name in older}
+        return min((name for name in finished if name.number in self._idle), default=None)
+
+    def _ring_victim(
+        self, finished: Sequence[SegmentName], segment_bytes: int
+    ) -> SegmentName | None:
+        if self._ring:
+            self._evidence = self._evidence.of(finished, self._ring, self._hit_bytes)
+            ring = self._evidence.next_ring(self._ring, len(finished), segment_bytes)
+            if ring is not None:
+                self._ring, self._evidence, self._refused_bytes = ring, Evidence(), 0
+        elif self._refused_bytes < 0 or self._refused_bytes >= PROBE_AFTER_SEGMENTS * max(
+            self._tried_bytes, segment_bytes
+        ):
+            self._ring, self._evidence, self._tried_bytes = len(finished) // 4, Evidence(), 0
+        return ring_victim(finished, self._ring)
 
 
 def over_budget(

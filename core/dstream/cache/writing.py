@@ -12,15 +12,7 @@ import xxhash
 from dstream.cache.folder import BusyError, CacheFolder
 from dstream.cache.index import ExtentIndex
 from dstream.cache.layout import SegmentName, scope_of, segment_bytes
-from dstream.cache.policy import (
-    PROBE_AFTER_SEGMENTS,
-    Reservation,
-    cost_bytes,
-    next_ring,
-    over_budget,
-    reserve,
-    ring_victim,
-)
+from dstream.cache.policy import Reservation, Room, cost_bytes, over_budget
 from dstream.cache.record import ByteRange, extent_key
 from dstream.cache.segment import SegmentGoneError, SegmentWriter
 from dstream.clock import Clock
@@ -82,17 +74,16 @@ class Admission:
         """Holding it was tried, at least."""
         self._pause: tuple[str, float] | None = None
         """Why nothing is tried, and until when."""
-        self._ring = 1
-        self._hit_bytes: dict[int, int] = {}
-        """By segment number, since the last segment was begun."""
-        self._refused_bytes = 0
-        """For lack of room, since the ring vanished."""
-        self.is_full = False
-        """The budget is used up, so that whatever comes takes the place of something else."""
+        self._room = Room()
         self.budget_bytes = 1
         """Where the directory does not tell."""
         self.is_on = True
         """Whether anything can be written."""
+
+    @property
+    def is_full(self) -> bool:
+        """See :attr:`Room.is_full`."""
+        return self._room.is_full
 
     def begin(self, budget_bytes: int) -> None:
         """Set the budget, delete what exceeds it, and hold the data set's segments.
@@ -151,8 +142,8 @@ class Admission:
             )
 
     def note_hit(self, segment: int, size_bytes: int) -> None:
-        """Learn which segments are worth their room. Counts that threads lose do no harm."""
-        self._hit_bytes[segment] = self._hit_bytes.get(segment, 0) + size_bytes
+        """See :meth:`Room.note_hit`."""
+        self._room.note_hit(segment, size_bytes)
 
     def admit(self, identity: bytes, part: ByteRange, data: bytes) -> None:
         """Keep an extent if there is room; counted either way."""
@@ -177,7 +168,7 @@ class Admission:
 
     def _refuse(self, reason: str, size_bytes: int) -> None:
         if reason == "full":
-            self._refused_bytes += size_bytes
+            self._room.note_refused(size_bytes)
         self._meter.event("cache-refused", reason)
         self._meter.add("bytes.cache_refused", size_bytes)
 
@@ -246,38 +237,17 @@ class Admission:
             return new
 
     def _reserve(self, budget_bytes: int, usual_bytes: int, need_bytes: int) -> Reservation | None:
-        """Room for a segment: free, of a data set that left, or of our own ring."""
         names = self._folder.list()
         leaving = self._folder.leaving(name.scope for name in names) - {self._scope}
-
-        def among(present: list[SegmentName]) -> Reservation | None:
-            return reserve(
-                present,
-                budget_bytes=budget_bytes,
-                segment_bytes=usual_bytes,
-                need_bytes=need_bytes,
-                leaving=leaving,
-            )
-
-        reservation = among(names)
-        self.is_full = reservation is None
-        if reservation is not None:
-            self._hit_bytes = {}
-            return reservation
-        if not self._ring and self._refused_bytes >= PROBE_AFTER_SEGMENTS * usual_bytes:
-            self._ring = 1
         busy = set(self._index.unsealed(self._scope))
-        finished = [n for n in names if n.scope == self._scope and n not in busy]
-        victim = ring_victim(finished, self._ring)
-        if victim is None:
-            return None
-        reservation = among([name for name in names if name != victim])
-        if reservation is None:
-            return None
-        self._ring = next_ring(finished, self._ring, self._hit_bytes)
-        self._hit_bytes = {}
-        self._refused_bytes = 0
-        return Reservation(reservation.capacity_bytes, (victim, *reservation.evict))
+        return self._room.reserve(
+            names,
+            [name for name in names if name.scope == self._scope and name not in busy],
+            budget_bytes=budget_bytes,
+            segment_bytes=usual_bytes,
+            need_bytes=need_bytes,
+            leaving=leaving,
+        )
 
     def _go_on(self, name: SegmentName, size_bytes: int) -> SegmentWriter | None:
         try:

@@ -23,6 +23,7 @@ def order_of(reader: ClipReader, settings: LoaderSettings) -> Order:
             samples=len(reader.source),
         )
     together = partition_settings(
+        slots.total,
         is_affine=settings.shuffle == "affine",
         partitions=settings.partitions,
         window_clips=settings.window_clips,

@@ -36,33 +36,57 @@ class PartitionSettings:
     """A power of two. Ranks beyond it share partitions."""
     clips_per_gop: int = 1
     """Clips in a group; 1: no groups."""
-    window_clips: int = 8192
+    window_clips: int = 1024
     """Clips of a partition that change places among themselves; raised to whole groups."""
+    wide_window_clips: int = 1024
+    """Clips of a partition whose groups do; raised to whole windows."""
 
     def __post_init__(self) -> None:
-        for name in ("partitions", "clips_per_gop", "window_clips"):
+        for name in ("partitions", "clips_per_gop", "window_clips", "wide_window_clips"):
             if getattr(self, name) < 1:
                 raise InvalidInputError(f"{name} must be at least 1, got {getattr(self, name)}")
-        whole_groups = -(-self.window_clips // self.clips_per_gop) * self.clips_per_gop
-        object.__setattr__(self, "window_clips", whole_groups)
+        window = _whole(self.window_clips, self.clips_per_gop)
+        object.__setattr__(self, "window_clips", window)
+        object.__setattr__(self, "wide_window_clips", _whole(self.wide_window_clips, window))
 
-    @property
-    def wide_window_clips(self) -> int:
-        """Clips of a partition whose groups change places among themselves."""
-        wide = max(AFFINE_WINDOW_CLIPS, self.window_clips)
-        return -(-wide // self.window_clips) * self.window_clips
+
+def _whole(clips: int, parts_of: int) -> int:
+    return -(-clips // parts_of) * parts_of
 
 
 AFFINE_PARTITIONS, GROUP_PARTITIONS = 512, 8
-AFFINE_WINDOW_CLIPS = 8192
+_LEAST_MIXED_CLIPS, _MOST_MIXED_CLIPS = 1 << 16, 1 << 19
+_MIXED_SHARE = 16
+
+
+def affine_window_clips(clips: int, partitions: int) -> int:
+    """The usual window of a partition.
+
+    The windows of all partitions together are what changes places, and what caches should have
+    room for: a sixteenth of the data, but enough clips to mix well, and not more than that takes.
+
+    >>> [affine_window_clips(clips, 512) for clips in (10**5, 10**6, 4 * 10**6, 10**9)]
+    [128, 128, 488, 1024]
+    """
+    mixed = min(max(clips // _MIXED_SHARE, _LEAST_MIXED_CLIPS), _MOST_MIXED_CLIPS)
+    return max(1, mixed // partitions)
 
 
 def partition_settings(
-    *, is_affine: bool, partitions: int | None, window_clips: int | None, clips_per_gop: int
+    clips: int,
+    *,
+    is_affine: bool,
+    partitions: int | None,
+    window_clips: int | None,
+    clips_per_gop: int,
 ) -> PartitionSettings | None:
     """Settings with their defaults; None for an order that keeps nothing together.
 
     Groups are held decoded until their last clip is due, so their window is small.
+
+    Args:
+        clips: of an epoch.
+        is_affine, partitions, window_clips, clips_per_gop: see :class:`PartitionSettings`.
 
     Raises:
         InvalidInputError: one is not positive, or would have no effect.
@@ -75,9 +99,10 @@ def partition_settings(
         return None
     if partitions is None:
         partitions = AFFINE_PARTITIONS if is_affine else GROUP_PARTITIONS
+    usual = affine_window_clips(clips, partitions) if partitions > 0 else 1
     if window_clips is None:
-        window_clips = AFFINE_WINDOW_CLIPS if clips_per_gop == 1 else clips_per_gop
-    return PartitionSettings(is_affine, partitions, clips_per_gop, window_clips)
+        window_clips = usual if clips_per_gop == 1 else clips_per_gop
+    return PartitionSettings(is_affine, partitions, clips_per_gop, window_clips, usual)
 
 
 class Partitions:

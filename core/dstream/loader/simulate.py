@@ -1,21 +1,23 @@
 """A run on paper: what nodes with caches read of the store, by the plan that the loader follows.
 
-No clock and no bytes: positions, ranks and slots are those of the real order, and a cache keeps
-whole GOPs until it is full, then what it has. Clips of one node that need a GOP at the same time
-read it once.
+No clock and no bytes: positions, ranks and slots are those of the real order, and what a cache
+keeps of the GOPs is what the real one's policy says. Clips of one node that need a GOP at the same
+time read it once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dstream.cache.paper import PaperCache
 from dstream.errors import InvalidInputError
 from dstream.loader.gop_layout import GopLayout
+from dstream.loader.partitions import PartitionSettings
 from dstream.loader.plan import Order
 from dstream.loader.steps import Ranks, steps
 
@@ -69,6 +71,27 @@ class EpochCost:
         return self.bytes_read / self.bytes_unique if self.bytes_unique else 0.0
 
 
+def shrunk(settings: PartitionSettings, share: float, nodes: Sequence[int]) -> PartitionSettings:
+    """What stands for an order's settings where only a share of the clips is followed.
+
+    As large a part of the clips as in the whole changes places: in fewer partitions as long as
+    each node has one, then in smaller windows.
+
+    Args:
+        settings: of an order without groups.
+        share: of the clips, above 0, that are followed.
+        nodes: all numbers of nodes that go through the order.
+    """
+    whole = settings.partitions
+    even = all(whole % count == 0 for count in nodes)
+    least = max(nodes) if even else whole  # with others, partitions at the borders have two nodes
+    count = whole
+    while count // 2 >= max(least, whole * share):
+        count //= 2
+    window_clips = max(1, round(whole * settings.window_clips * share / count))
+    return replace(settings, partitions=count, window_clips=window_clips, wide_window_clips=1)
+
+
 def simulate(
     order: Order,
     layout: GopLayout,
@@ -93,7 +116,9 @@ def simulate(
     """
     most_nodes = max(cluster.nodes, resumed.nodes if resumed else 0)
     books = [_Book(layout, most_nodes) for _ in range(epochs)]
-    caches = _Caches(layout.size_bytes, cluster.nodes, cluster.cache_bytes)
+    caches = _Caches(
+        layout.size_bytes.tolist(), [PaperCache(cluster.cache_bytes) for _ in range(cluster.nodes)]
+    )
     end = epochs * order.total
     _check_step(cluster, order.total, epochs)
     if resumed is not None:
@@ -146,56 +171,37 @@ def _read(
 ) -> None:
     draws = order.draw_many(chunk.positions)
     first, last = layout.gops_of(draws)
-    for epoch in np.unique(draws.epochs).tolist():
-        if epoch >= len(books):  # a last step takes from the next epoch
-            continue
-        chosen = draws.epochs == epoch
-        count = (last - first + 1)[chosen]
-        clip = np.repeat(np.arange(len(count)), count)
-        within = np.arange(len(clip)) - np.repeat(np.cumsum(count) - count, count)
-        gops, nodes = first[chosen][clip] + within, chunk.nodes[chosen][clip]
-        books[epoch].enter(draws.slots[chosen], gops, *caches.read(nodes, gops))
+    count = last - first + 1
+    clip = np.repeat(np.arange(len(count)), count)
+    gops = first[clip] + np.arange(len(clip)) - np.repeat(np.cumsum(count) - count, count)
+    nodes, epochs = chunk.nodes[clip], draws.epochs[clip]
+    hit = caches.read(nodes, gops)
+    for epoch, book in enumerate(books):  # a last step takes from an epoch that nobody asks for
+        if (mine := epochs == epoch).any():
+            book.enter(draws.slots[draws.epochs == epoch], nodes[mine], gops[mine], hit[mine])
 
 
 class _Caches:
     """What each node holds."""
 
-    def __init__(self, sizes: NDArray[np.int64], nodes: int, cache_bytes: int) -> None:
-        self._sizes = sizes
-        self._nodes, self._cache_bytes = nodes, cache_bytes
-        self._held = np.zeros((nodes, len(self._sizes)), dtype=np.bool_)
-        self._used = np.zeros(nodes, dtype=np.int64)
+    def __init__(self, sizes: Sequence[int], nodes: Sequence[PaperCache]) -> None:
+        self._sizes, self._nodes = sizes, nodes
 
-    def read(
-        self, nodes: NDArray[np.int64], gops: NDArray[np.int64]
-    ) -> tuple[NDArray[np.int64], int]:
-        """Bytes that each node reads from the store for its GOPs, and the bytes of hits."""
-        missed = ~self._held[nodes, gops]
-        hit_bytes = int(self._sizes[gops[~missed]].sum())
-        keys, place, times = np.unique(
-            nodes[missed] * len(self._sizes) + gops[missed], return_index=True, return_counts=True
+    def read(self, nodes: NDArray[np.int64], gops: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Which of the GOPs, one after the other, their nodes had: bool [N]."""
+        return np.array(
+            [
+                self._nodes[node].read(gop, self._sizes[gop])
+                for node, gop in zip(nodes.tolist(), gops.tolist(), strict=True)
+            ],
+            dtype=np.bool_,
         )
-        in_order = np.lexsort((place, keys // len(self._sizes)))
-        node, gop = np.divmod(keys[in_order], len(self._sizes))
-        times, sizes = times[in_order], self._sizes[gop]
-        # Bytes of a node's misses up to each one: those that fit are kept.
-        running = np.cumsum(sizes)
-        begin = np.searchsorted(node, np.arange(self._nodes))
-        before = np.concatenate([np.zeros(1, dtype=np.int64), running])[begin]
-        kept = self._used[node] + running - before[node] <= self._cache_bytes
-        self._held[node[kept], gop[kept]] = True
-        np.add.at(self._used, node[kept], sizes[kept])
-        read = np.zeros(self._nodes, dtype=np.int64)
-        np.add.at(read, node, np.where(kept, 1, times) * sizes)
-        return read, hit_bytes + int(((times - 1) * sizes)[kept].sum())
 
     def moved_to(self, nodes: int, cache_bytes: int) -> _Caches:
         """The same job on other nodes: those there were before keep what they have."""
-        moved = _Caches(self._sizes, nodes, cache_bytes)
-        same = min(nodes, self._nodes)
-        moved._held[:same] = self._held[:same]
-        moved._used[:same] = self._used[:same]
-        return moved
+        moved = [node.reopened(cache_bytes) for node in self._nodes[:nodes]]
+        moved += [PaperCache(cache_bytes) for _ in range(nodes - len(moved))]
+        return _Caches(self._sizes, moved)
 
 
 class _Book:
@@ -211,14 +217,14 @@ class _Book:
     def enter(
         self,
         slots: NDArray[np.int64],
+        nodes: NDArray[np.int64],
         gops: NDArray[np.int64],
-        read: NDArray[np.int64],
-        hit_bytes: int,
+        hit: NDArray[np.bool_],
     ) -> None:
         np.add.at(self._times, slots, 1)
         self._needed[gops] = True
-        self._read[: len(read)] += read
-        self._hit += hit_bytes
+        np.add.at(self._read, nodes[~hit], self._sizes[gops[~hit]])
+        self._hit += int(self._sizes[gops[hit]].sum())
 
     def cost(self, epoch: int) -> EpochCost:
         lost = int(np.count_nonzero(self._times == 0))

@@ -1,0 +1,93 @@
+"""A cache on paper: what the policy makes of one read after another. No bytes, no files."""
+
+from __future__ import annotations
+
+from dstream.cache.layout import SegmentName, segment_bytes
+from dstream.cache.policy import Room, cost_bytes, over_budget
+from dstream.cache.record import RECORD_BYTES
+
+_SCOPE = ""
+
+
+class PaperCache:
+    """The cache of a node on which one process reads one data set, an extent after the other.
+
+    Args:
+        budget_bytes: what its files would take together; 0: it keeps nothing.
+    """
+
+    def __init__(self, budget_bytes: int) -> None:
+        self._budget_bytes = budget_bytes
+        self._segment_bytes = segment_bytes(budget_bytes)
+        self._room = Room()
+        self._extents: dict[SegmentName, list[int]] = {}
+        self._segment_of: dict[int, int] = {}
+        self._current: SegmentName | None = None
+        self._left_bytes = 0
+        """Of the current segment."""
+        self._pause_bytes = 0
+        """So much is refused before a full cache is looked at again."""
+        self._made = 0
+
+    def read(self, extent: int, size_bytes: int) -> bool:
+        """Whether an extent is there; where not, it is kept if the policy finds room."""
+        number = self._segment_of.get(extent)
+        if number is not None:
+            self._room.note_hit(number, size_bytes)
+            return True
+        name = self._segment_for(size_bytes)
+        if name is None:
+            self._pause_bytes -= size_bytes
+            self._room.note_refused(size_bytes)
+        else:
+            self._extents[name].append(extent)
+            self._segment_of[extent] = name.number
+        return False
+
+    def reopened(self, budget_bytes: int) -> PaperCache:
+        """What the next process finds, perhaps with another budget."""
+        cache = PaperCache(budget_bytes)
+        cache._extents, cache._segment_of = self._extents, self._segment_of
+        cache._current, cache._left_bytes = self._current, self._left_bytes
+        cache._made = self._made
+        cache._evict(over_budget(list(self._extents), budget_bytes=budget_bytes, leaving=()))
+        return cache
+
+    def _segment_for(self, size_bytes: int) -> SegmentName | None:
+        cost = cost_bytes(size_bytes)
+        if cost > self._budget_bytes or self._pause_bytes > 0:
+            return None
+        if cost > self._segment_bytes:  # it gets one of its own
+            return self._begin(cost)
+        if self._current is None or cost > self._left_bytes:
+            self._current = None
+            self._current = self._begin(cost)
+            self._left_bytes = self._segment_bytes
+        self._left_bytes -= cost - RECORD_BYTES  # the room for a seal is still there
+        return self._current
+
+    def _begin(self, need_bytes: int) -> SegmentName | None:
+        names = list(self._extents)
+        found = self._room.reserve(
+            names,
+            [name for name in names if name != self._current],
+            budget_bytes=self._budget_bytes,
+            segment_bytes=self._segment_bytes,
+            need_bytes=need_bytes,
+            leaving=(),
+        )
+        if found is None:
+            self._pause_bytes = self._segment_bytes
+            return None
+        self._evict(found.evict)
+        self._made += 1
+        name = SegmentName(self._made, found.capacity_bytes, _SCOPE)
+        self._extents[name] = []
+        return name
+
+    def _evict(self, names: tuple[SegmentName, ...]) -> None:
+        for name in names:
+            for extent in self._extents.pop(name):
+                del self._segment_of[extent]
+            if name == self._current:
+                self._current = None
