@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import shutil
 from pathlib import Path
 from typing import Any
@@ -191,3 +192,27 @@ def test_identities_tell_versions_apart() -> None:
     ]
     digests = {item.digest for item in made if item is not None}
     assert len(digests) == len(made)
+
+
+def test_a_mixture_holds_the_segments_of_all_its_data_sets(
+    files: dict[str, bytes], tmp_path: Path
+) -> None:
+    place = tmp_path / "c"
+
+    def parts() -> list[dstream.Clips]:
+        return [opened("raw", url, cache=place, cache_bytes="64MB") for url in urls]
+
+    def in_use() -> list[bool]:
+        return [one.in_use for one in cache_stat(place, SystemClock()).data_sets]
+
+    urls = [made("raw", files), made("raw", files)]
+    for clips in parts():
+        clips[0]
+        assert clips.cache is not None
+        clips.cache.close()
+    assert in_use() == [False, False]
+    mixed = pickle.loads(pickle.dumps(dstream.mix([(clips, 1) for clips in parts()])))
+    mixed[0]
+    assert in_use() == [True, True]
+    mixed.cache.close()
+    assert in_use() == [False, False]

@@ -37,6 +37,7 @@ class ExtentCache:
         label: what people call the data set; its segments go together.
         meter: counts hits, misses, what was admitted and what was not.
         clock: for short waits and durations.
+        beside: labels of other data sets that are read through it, whose segments shall stay.
 
     Raises:
         InvalidInputError: the directory is a file, or no budget was ever set.
@@ -51,6 +52,7 @@ class ExtentCache:
         label: str = "",
         meter: Meter | None = None,
         clock: Clock | None = None,
+        beside: Sequence[str] = (),
     ) -> None:
         if budget_bytes is not None and budget_bytes < 1:
             raise InvalidInputError(f"cache_bytes must be at least 1, got {budget_bytes}")
@@ -63,6 +65,7 @@ class ExtentCache:
         self._index = ExtentIndex(self._folder, self._meter, self._clock)
         self._flights = Flights()
         self._admission = Admission(self._folder, self._index, label, self._meter, self._clock)
+        self.read_too(beside)
         self._reads_from_disk = True
         self._open()
         renew_after_fork(self)
@@ -90,13 +93,20 @@ class ExtentCache:
         self._admission.budget_bytes = self._budget_bytes or known or 1
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _opened, (self.directory, self._budget_bytes, self.label, self._meter, self._clock)
+        beside = self._admission.labels[1:]
+        given = (self.directory, self._budget_bytes, self.label, self._meter, self._clock, beside)
+        return _opened, given
 
     def renew(self) -> None:
         """In a forked child: the parent's threads and its segment did not come along."""
         self._flights = Flights()
         self._index.renew()
         self._admission.renew()
+
+    def read_too(self, labels: Iterable[str]) -> None:
+        """Other data sets are read through it as well: let their segments stay."""
+        known = self._admission.labels
+        self._admission.labels = tuple(dict.fromkeys((*known, *labels)))
 
     def close(self) -> None:
         """Let other processes go on with this one's segment, and with the data set's room."""
@@ -258,6 +268,13 @@ class _Request:
 
 
 def _opened(
-    directory: Path, budget_bytes: int | None, label: str, meter: Meter, clock: Clock
+    directory: Path,
+    budget_bytes: int | None,
+    label: str,
+    meter: Meter,
+    clock: Clock,
+    beside: tuple[str, ...],
 ) -> ExtentCache:
-    return ExtentCache(directory, budget_bytes, label=label, meter=meter, clock=clock)
+    return ExtentCache(
+        directory, budget_bytes, label=label, meter=meter, clock=clock, beside=beside
+    )

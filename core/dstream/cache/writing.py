@@ -66,12 +66,13 @@ class Admission:
         self, folder: CacheFolder, index: ExtentIndex, label: str, meter: Meter, clock: Clock
     ) -> None:
         self._folder, self._index, self._meter, self._clock = folder, index, meter, clock
-        self._label, self._scope = label, scope_of(label)
+        self._scope = scope_of(label)
         self._lock = threading.Lock()
         self._writer: SegmentWriter | None = None
-        self._user_file = -1
-        self._is_held = False
-        """Holding it was tried, at least."""
+        self.labels: tuple[str, ...] = (label,)
+        """Of the data sets that are read, the own one first."""
+        self._user_files: dict[str, int] = {}
+        """Label -> what holds its data set; -1: it was tried."""
         self._pause: tuple[str, float] | None = None
         """Why nothing is tried, and until when."""
         self._room = Room()
@@ -99,14 +100,15 @@ class Admission:
             self._evict(over_budget(names, budget_bytes=budget_bytes, leaving=leaving))
 
     def hold(self) -> None:
-        """Tell other processes that this data set is in use, as far as that can be told."""
-        if self._is_held:
-            return
-        self._is_held = True
-        try:
-            self._user_file = self._folder.use(self._label)
-        except OSError:
-            self._meter.event("fallback", "cache-not-held")
+        """Tell other processes which data sets are in use, as far as that can be told."""
+        for label in self.labels:
+            if label in self._user_files:
+                continue
+            self._user_files[label] = -1
+            try:
+                self._user_files[label] = self._folder.use(label)
+            except OSError:
+                self._meter.event("fallback", "cache-not-held")
 
     def renew(self) -> None:
         """In a forked child: the segment in work is the parent's."""
@@ -119,14 +121,16 @@ class Admission:
         """Give up the segment in work and the hold on the data set's segments."""
         with self._lock:
             self._close_writer()
-            if self._user_file >= 0:
-                os.close(self._user_file)
-            self._user_file = -1
-            self._is_held = False
+            self._let_go()
 
     def __del__(self) -> None:
-        if self._user_file >= 0:
-            os.close(self._user_file)
+        self._let_go()
+
+    def _let_go(self) -> None:
+        while self._user_files:
+            _, descriptor = self._user_files.popitem()
+            if descriptor >= 0:
+                os.close(descriptor)
 
     def stop(self, error: OSError) -> None:
         """Write nothing any more."""

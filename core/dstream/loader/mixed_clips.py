@@ -10,6 +10,7 @@ from numbers import Real
 import numpy as np
 from numpy.typing import NDArray
 
+from dstream.cache.cache import ExtentCache
 from dstream.errors import InvalidInputError, NotFoundError
 from dstream.format.index import VideoTrack
 from dstream.loader.clips import Clips
@@ -73,7 +74,7 @@ class Mixture(Clips):
             clock=first._clock,
             opened=sum_of(opened) if len(opened) == len(apart) else None,
             view=first._view,
-            cache=next((clips.cache for clips in components if clips.cache is not None), None),
+            cache=_cache_of(components),
         )
 
     def __getstate__(self) -> dict[str, object]:
@@ -147,6 +148,15 @@ class MixedSource:
             raise IndexError(f"sample {sample} is outside range({len(self)})")
         number = int(np.searchsorted(self._first, sample, side="right")) - 1
         return self._sources[number], sample - int(self._first[number])
+
+
+def _cache_of(components: Sequence[Clips]) -> ExtentCache | None:
+    """The first one there is; it lets the segments of all data sets stay."""
+    caches = [clips.cache for clips in components if clips.cache is not None]
+    if not caches:
+        return None
+    caches[0].read_too(cache.label for cache in caches)
+    return caches[0]
 
 
 def _check_equal(what: str, values: Sequence[object]) -> None:
