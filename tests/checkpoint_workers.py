@@ -11,13 +11,13 @@ from dstream.store.opening import open_store
 def publish_and_die(url: str, folder: str, at: int, when: str) -> None:
     """Publish ``folder`` as run, step 2; SIGKILL at request number ``at``."""
     store = CutStore(open_store(url), at, Cut(when), kill_self)
-    publish(Catalog.open(store), folder, "run", step=2, promote="prod")
+    publish(Catalog.open(store), folder, "run", step=2, promote="prod", threads=1)
 
 
 def fetch_and_die(url: str, dest: str, at: int, when: str) -> None:
     """Fetch run to ``dest``; SIGKILL at request number ``at``."""
     store = CutStore(open_store(url), at, Cut(when), kill_self)
-    fetch(Catalog.open(store), "run", dest, threads=2)
+    fetch(Catalog.open(store), "run", dest, threads=1)
 
 
 def replace_and_die(url: str, dest: str, name: str) -> None:

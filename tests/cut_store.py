@@ -1,15 +1,19 @@
-"""A store that dies, or loses the answer, at its k-th request: for trying every k."""
+"""A store that dies, or loses the answer, at its k-th request: for trying every k.
+
+And a death at the k-th change of a folder, within a request.
+"""
 
 from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from dstream.errors import DstreamError, OutcomeUnknownError, StorageError
 from dstream.measure import Purpose
@@ -41,6 +45,25 @@ def crash() -> None:
 def kill_self() -> None:
     """A real SIGKILL of this process."""
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+_CHANGES = frozenset({"os.link", "os.remove", "os.rename"})
+
+
+def kill_at_change(number: int) -> None:
+    """A real SIGKILL of this process just before the n-th time that it renames, links or removes.
+
+    For processes that die soon: it cannot be taken back.
+    """
+    left = [number]
+
+    def counted(event: str, _: tuple[Any, ...]) -> None:
+        if event in _CHANGES:
+            left[0] -= 1
+            if left[0] <= 0:
+                kill_self()
+
+    sys.addaudithook(counted)
 
 
 class CutStore:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import sys
 from pathlib import Path
 from typing import Any
 
+from cut_store import kill_at_change
 from ingest_made import place
 
 
@@ -22,13 +20,5 @@ def killed_ingest(
     repository: str, source: str, name: str, settings: dict[str, Any], after_changes: int
 ) -> None:
     """Ingest, and die by SIGKILL just before the ``after_changes``-th change of a folder."""
-    left = [after_changes]
-
-    def counted(event: str, _: tuple[Any, ...]) -> None:
-        if event in ("os.rename", "os.link", "os.remove"):
-            left[0] -= 1
-            if left[0] <= 0:
-                os.kill(os.getpid(), signal.SIGKILL)
-
-    sys.addaudithook(counted)
+    kill_at_change(after_changes)
     ingest_folder(repository, source, name, settings)

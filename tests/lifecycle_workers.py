@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import time
 from contextlib import closing
@@ -15,15 +16,21 @@ from dstream.measure import Meter
 from dstream.store.opening import open_store
 from lifecycle_made import publish_files, read_files
 
-GRACE_S = 4.0
-COLLECT = GcSettings(keep_last=3, grace_s=GRACE_S, session_grace_s=GRACE_S)
+GRACE_S = 2.0
+"""Of collection. Stores that tell whole seconds may take half of it."""
+COLLECT = GcSettings(keep_last=3, grace_s=GRACE_S, session_grace_s=2 * GRACE_S)
 
 
-def publish_and_promote(url: str, worker: int, count: int, acks: Connection) -> None:
-    """Publish two files that say the same, then promote; each acknowledgement is sent."""
+def publish_and_promote(url: str, worker: int, count: int, swept: Event, acks: Connection) -> None:
+    """Publish two files that say the same, then promote; each acknowledgement is sent.
+
+    So often, and on, with pauses, until a collection has deleted something.
+    """
     store = open_store(url)
     catalog = Catalog.open(store, settings=CommitSettings(author=f"worker-{worker}"))
-    for number in range(count):
+    for number in itertools.count():
+        if number >= count and swept.wait(1.0 if number > count else 0):
+            break
         text = f"worker {worker}, number {number}"
         try:
             entry = publish_files(catalog, "run", {"one": text, "two": text})
@@ -41,19 +48,22 @@ def publish_and_promote(url: str, worker: int, count: int, acks: Connection) -> 
     acks.close()
 
 
-def collect_always(url: str, stop: Event, said: Connection) -> None:
-    """Collect again and again; sends (runs, generations swept)."""
+def collect_always(url: str, stop: Event, swept: Event, said: Connection) -> None:
+    """Collect again and again; sends (runs, generations swept), and tells of the first."""
     store = open_store(url)
-    runs = swept = 0
+    runs = gone = 0
     try:
         while not stop.is_set():
             report = Catalog.open(store).gc(COLLECT)
-            runs, swept = runs + 1, swept + len(report.swept)
-        said.send(("ok", runs, swept))
+            runs, gone = runs + 1, gone + len(report.swept)
+            if gone:
+                swept.set()
+        said.send(("ok", runs, gone))
     except BaseException as error:
-        said.send((f"{type(error).__name__}: {error}", runs, swept))
+        said.send((f"{type(error).__name__}: {error}", runs, gone))
         raise
     finally:
+        swept.set()
         store.close()
         said.close()
 
@@ -102,7 +112,7 @@ def read_always(url: str, stop: Event, said: Connection) -> None:
                 entry = catalog.resolve(f"run@{alias}")
                 texts = read_files(catalog, entry)
             except (NotFoundError, AssertionError) as error:
-                if time.monotonic() - begun_s > GRACE_S / 2:
+                if time.monotonic() - begun_s > GRACE_S / 4:
                     continue  # the machine stood still for longer than a reader may take
                 fault = f"{alias}: {type(error).__name__}: {error}"
                 break

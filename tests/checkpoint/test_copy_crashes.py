@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import multiprocessing
+import os
+import shutil
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -17,11 +20,12 @@ from cut_store import Crash, Cut, CutStore
 from dstream.catalog import Catalog
 from dstream.checkpoint import Published, fetch, publish
 from dstream.errors import DstreamError
+from dstream.store.base import Store
 from dstream.store.memory import MemoryStore
 from dstream.store.opening import open_store
 from s3_services import S3Place
 
-SPAWN = multiprocessing.get_context("spawn")
+FORK = multiprocessing.get_context("fork")
 
 
 @pytest.fixture(scope="module")
@@ -98,7 +102,7 @@ def test_a_fetch_that_fails_anywhere_can_be_run_again(
 
 
 def run_process(work: Callable[..., None], *arguments: object) -> int | None:
-    process = SPAWN.Process(target=work, args=arguments)
+    process = FORK.Process(target=work, args=arguments)
     process.start()
     process.join()
     code = process.exitcode
@@ -106,23 +110,69 @@ def run_process(work: Callable[..., None], *arguments: object) -> int | None:
     return code
 
 
-@pytest.fixture(params=["local", "rgw"])
-def url(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A repository of its own."""
-    if request.param == "local":
-        return str(tmp_path / "repo")
-    request.applymarker(pytest.mark.rgw)
-    place: S3Place = request.getfixturevalue("rgw_bucket")
-    for name, value in place.environment.items():
-        monkeypatch.setenv(name, value)
-    return f"{place.url}/repo"
+@pytest.mark.parametrize("when", [Cut.BEFORE, Cut.AFTER])
+def test_a_publish_killed_at_any_request(
+    folders: tuple[Path, Path], tmp_path: Path, when: Cut
+) -> None:
+    old, new = folders
+    prepared, point = tmp_path / "prepared", tmp_path / "point"
+    publish(Catalog.create(open_store(prepared)), old, "run", step=1)
+    seen = []
+    for at in itertools.count(1):
+        store = copied(prepared, point)
+        code = run_process(publish_and_die, str(point), str(new), at, str(when))
+        seen.append(check_whole(Catalog.open(store), old, new))
+        assert job(Catalog.open(store), new).generation.version == 2
+        assert check_whole(Catalog.open(store), old, new) == 2
+        if code == 0:
+            break
+        assert code == -9
+    assert len(seen) > 6
+    assert seen == sorted(seen)
+    assert seen[-2:] == ([1, 2] if when is Cut.BEFORE else [2, 2])
+
+
+def copied(prepared: Path, point: Path) -> Store:
+    """The repository anew; its files are never written to, only replaced."""
+    shutil.rmtree(point, ignore_errors=True)
+    shutil.copytree(prepared, point, copy_function=os.link)
+    return open_store(point)
 
 
 @pytest.mark.parametrize("when", [Cut.BEFORE, Cut.AFTER])
-def test_killed_processes_leave_nothing_half(
-    url: str, folders: tuple[Path, Path], tmp_path: Path, when: Cut
+def test_a_fetch_killed_at_any_request(
+    folders: tuple[Path, Path], tmp_path: Path, when: Cut
 ) -> None:
+    old, _ = folders
+    url, dest = tmp_path / "repo", tmp_path / "dest"
+    publish(Catalog.create(open_store(url)), old, "run")
+    for at in itertools.count(1):
+        code = run_process(fetch_and_die, str(url), str(dest), at, str(when))
+        if code == 0:
+            break
+        assert code == -9
+        assert not dest.exists()
+        fetch(Catalog.open(open_store(url)), "run", dest)
+        assert files_in(dest) == files_in(old)
+        shutil.rmtree(dest)
+    assert at > 8
+    assert files_in(dest) == files_in(old)
+    assert not [p for p in tmp_path.iterdir() if p.name.startswith(".dstream")]
+
+
+@pytest.mark.rgw
+@pytest.mark.parametrize("when", [Cut.BEFORE, Cut.AFTER])
+def test_killed_on_ceph(
+    rgw_bucket: S3Place,
+    folders: tuple[Path, Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    when: Cut,
+) -> None:
+    for name, value in rgw_bucket.environment.items():
+        monkeypatch.setenv(name, value)
     old, new = folders
+    url = f"{rgw_bucket.url}/repo"
     with closing(open_store(url)) as store:
         publish(Catalog.create(store), old, "run", step=1)
         for at in (3, 5, 7):

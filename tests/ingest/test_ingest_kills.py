@@ -1,4 +1,8 @@
-"""The same crash points with real processes and SIGKILL, on a folder and on Ceph RGW."""
+"""The same crash points with real processes and SIGKILL, on a folder and on Ceph RGW.
+
+On a folder after each request, which is before the next one as well. On Ceph at some requests;
+``DSTREAM_KILLS=all`` takes each.
+"""
 
 from __future__ import annotations
 
@@ -26,8 +30,7 @@ from ingest_jobs import (
 from ingest_made import fill
 from s3_services import S3Place
 
-POINTS = 8
-"""Kills of each job and kind, evenly spaced."""
+ALL_ON_CEPH = os.environ.get("DSTREAM_KILLS") == "all"
 
 
 @pytest.fixture(autouse=True)
@@ -74,18 +77,19 @@ def test_killed_on_a_folder(
     prepare(open_store(prepared), open_store(source), job)
     shutil.copytree(prepared, folder)
     count, expected = count_requests(job, str(folder), source)
-    points = 0
-    for cut in (Cut.BEFORE, Cut.AFTER):
-        for number in range(POINTS):
-            shutil.rmtree(folder)
-            shutil.copytree(prepared, folder)
-            at = 1 + number * (count - 1) // (POINTS - 1)
-            assert killed(job, str(folder), source, at, cut)
-            check_point(job, str(folder), source, expected)
-            points += 1
-    record_property("points", points)
+    points = each_request(count)
+    for at, cut in points:
+        shutil.rmtree(folder)
+        shutil.copytree(prepared, folder)
+        assert killed(job, str(folder), source, at, cut)
+        check_point(job, str(folder), source, expected)
+    record_property("points", len(points))
     record_property("violations", 0)
-    print(f"ingest {name} on a folder: {points} kills of {2 * count}: 0 violations")
+    print(f"ingest {name} on a folder: {len(points)} kills: 0 violations")
+
+
+def each_request(count: int) -> list[tuple[int, Cut]]:
+    return [(1, Cut.BEFORE), *((at, Cut.AFTER) for at in range(1, count + 1))]
 
 
 @pytest.mark.rgw
@@ -101,10 +105,12 @@ def test_killed_on_ceph(
     with closing(open_store(url)) as store, closing(open_store(source)) as videos:
         prepare(store, videos, job)
     count, expected = count_requests(job, url, source)
-    for cut, share in ((Cut.AFTER, 0.5), (Cut.BEFORE, 0.8), (Cut.AFTER, 0.8)):
-        url = f"{rgw_bucket.url}/{cut}-{share}"
+    some = [(round(0.5 * count), Cut.AFTER), (count - 1, Cut.AFTER), (count, Cut.AFTER)]
+    points = each_request(count) if ALL_ON_CEPH else some
+    for at, cut in points:
+        url = f"{rgw_bucket.url}/{cut}-{at}"
         with closing(open_store(url)) as store, closing(open_store(source)) as videos:
             prepare(store, videos, job)
-        assert killed(job, url, source, round(share * count), cut)
+        assert killed(job, url, source, at, cut)
         check_point(job, url, source, expected)
-    print(f"ingest {name} on Ceph: 3 kills: 0 violations")
+    print(f"ingest {name} on Ceph: {len(points)} kills: 0 violations")

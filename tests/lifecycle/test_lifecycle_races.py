@@ -1,6 +1,7 @@
 """Processes publish and promote one name while collection runs in a loop and a reader reads.
 
-``DSTREAM_RACE_COUNT`` sets how often each of eight publishes (10); the full proof is 50.
+``DSTREAM_RACE_COUNT`` sets how often each of eight publishes: 10 by default, on Ceph 4. The full
+proof is 50.
 """
 
 from __future__ import annotations
@@ -27,8 +28,9 @@ from lifecycle_workers import (
 )
 from s3_services import S3Place
 
-SPAWN = multiprocessing.get_context("spawn")
-COUNT = int(os.environ.get("DSTREAM_RACE_COUNT", "10"))
+FORK = multiprocessing.get_context("fork")
+"""A process that imports everything anew takes longer to start than its whole race."""
+COUNT = int(os.environ.get("DSTREAM_RACE_COUNT", "0"))
 PATIENCE_S = 120
 """Not what it takes, but when a test says that it never ends."""
 
@@ -36,21 +38,21 @@ PATIENCE_S = 120
 def race(url: str, workers: int, count: int) -> None:
     with closing(open_store(url)) as store:
         Catalog.create(store)
-        stop = SPAWN.Event()
+        stop, swept = FORK.Event(), FORK.Event()
         ends: list[Connection] = []
         processes = []
         for worker in range(workers):
-            receiver, sender = SPAWN.Pipe(duplex=False)
+            receiver, sender = FORK.Pipe(duplex=False)
             processes.append(
-                SPAWN.Process(target=publish_and_promote, args=(url, worker, count, sender))
+                FORK.Process(target=publish_and_promote, args=(url, worker, count, swept, sender))
             )
             processes[-1].start()
             sender.close()
             ends.append(receiver)
         watchers = []
-        for work in (collect_always, read_always):
-            receiver, sender = SPAWN.Pipe(duplex=False)
-            processes.append(SPAWN.Process(target=work, args=(url, stop, sender)))
+        for work, events in ((collect_always, (stop, swept)), (read_always, (stop,))):
+            receiver, sender = FORK.Pipe(duplex=False)
+            processes.append(FORK.Process(target=work, args=(url, *events, sender)))
             processes[-1].start()
             sender.close()
             watchers.append(receiver)
@@ -65,9 +67,13 @@ def race(url: str, workers: int, count: int) -> None:
             process.close()
         assert collected[0] == "ok"
         assert read[0] == "ok"
-        assert collected[1] >= 1
+        assert collected[2] >= 1, "what is read was published while others were deleted"
         assert read[1] >= 1
-        check(store, said, workers * count)
+        for worker in range(workers):
+            ended = [s[2] for s in said if s[1] == worker and s[0] in ("published", "refused")]
+            assert ended == list(range(len(ended)))
+            assert len(ended) >= count
+        check(store, said)
         told = {kind: sum(s[0] == kind for s in said) for kind in {s[0] for s in said}}
         print(
             f"{url}: {told}, {collected[1]} collections swept {collected[2]}, {read[1]} reads: "
@@ -89,7 +95,7 @@ def gather(ends: list[Connection]) -> list[tuple[str, int, int, object]]:
     return said
 
 
-def check(store: object, said: list[tuple[str, int, int, object]], published: int) -> None:
+def check(store: object, said: list[tuple[str, int, int, object]]) -> None:
     report = audit(store)  # type: ignore[arg-type]
     operations = [op for root in report.roots for op in root["ops"]]
     in_log = sorted(op["version"] for op in operations if op["op"] == "publish")
@@ -97,7 +103,6 @@ def check(store: object, said: list[tuple[str, int, int, object]], published: in
     assert in_log == acknowledged, "each acknowledged publish is there once, each failed one never"
     moves = sorted(op["version"] for op in operations if op["op"] == "move_alias")
     assert moves == sorted(int(str(s[3])) for s in said if s[0] == "promoted")
-    assert len(acknowledged) + sum(s[0] == "refused" for s in said) == published
     catalog = Catalog.open(store)  # type: ignore[arg-type]
     assert catalog.verify(deep=True).is_whole
     catalog.gc(replace(AT_ONCE, keep_last=3))
@@ -107,29 +112,29 @@ def check(store: object, said: list[tuple[str, int, int, object]], published: in
 
 
 def test_eight_processes_on_a_folder(tmp_path: Path) -> None:
-    race(str(tmp_path / "repo"), workers=8, count=COUNT)
+    race(str(tmp_path / "repo"), workers=8, count=COUNT or 10)
 
 
 @pytest.mark.rgw
-def test_four_processes_on_ceph(rgw_bucket: S3Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_eight_processes_on_ceph(rgw_bucket: S3Place, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in rgw_bucket.environment.items():
         monkeypatch.setenv(name, value)
-    race(f"{rgw_bucket.url}/repo", workers=4, count=max(5, COUNT // 2))
+    race(f"{rgw_bucket.url}/repo", workers=8, count=COUNT or 4)
 
 
 def starving(url: str, writers: int, wanted: int) -> None:
     """Collection gets on beside writers that never pause, and so does each of them."""
     with closing(open_store(url)) as store:
         Catalog.create(store)
-    stop = SPAWN.Event()
+    stop = FORK.Event()
     ends: list[Connection] = []
     processes = []
     for number in range(1 + writers):
-        receiver, sender = SPAWN.Pipe(duplex=False)
+        receiver, sender = FORK.Pipe(duplex=False)
         processes.append(
-            SPAWN.Process(target=publish_always, args=(url, number, stop, sender))
+            FORK.Process(target=publish_always, args=(url, number, stop, sender))
             if number
-            else SPAWN.Process(target=collect_until, args=(url, wanted, sender))
+            else FORK.Process(target=collect_until, args=(url, wanted, sender))
         )
         processes[-1].start()
         sender.close()
