@@ -72,15 +72,26 @@ class Lanes:
         Those of one partition stay in their order. Costs nothing for the others.
         """
         turns, rest = divmod(stop - start, self.count)
-        counts = np.full(self.count, turns, dtype=np.int64)
-        counts[self.of(np.arange(start, start + rest, dtype=np.int64))] += 1
-        ends = np.cumsum(counts)
         wanted = np.arange(low, high, dtype=np.int64)
-        lane = np.searchsorted(ends, wanted, side="right")
-        turn = wanted - (ends[lane] - counts[lane])
+        lane, turn = self._turns(start, turns, rest, wanted)
         first: NDArray[np.int64] = (self._reversed[lane] - start) % self.count
         positions: NDArray[np.int64] = start + first + turn * self.count
         return positions
+
+    def _turns(
+        self, start: int, turns: int, rest: int, wanted: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Partition and turn of the ``wanted``-th positions; ``rest`` partitions have one more."""
+        if not rest:
+            return np.divmod(wanted, turns)
+        more = self.of(np.arange(start, start + rest, dtype=np.int64))
+        if not turns:
+            return np.sort(more)[wanted], np.zeros_like(wanted)
+        counts = np.full(self.count, turns, dtype=np.int64)
+        counts[more] += 1
+        ends = np.cumsum(counts)
+        lane = np.searchsorted(ends, wanted, side="right")
+        return lane, wanted - (ends[lane] - counts[lane])
 
     @property
     def _reversed(self) -> NDArray[np.int64]:

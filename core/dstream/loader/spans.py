@@ -33,24 +33,27 @@ class Spans:
     """
 
     def __init__(self, first: NDArray[np.int64]) -> None:
-        self._first = first
         self.total = int(first[-1])
         self.size = max(MIN_SPAN_CLIPS, -(-self.total // _MAX_SPANS))
         self.count = max(1, self.total // self.size)
+        self.starts = np.empty(self.count + 1, dtype=np.int64)
+        """int64 [S + 1]: the first slot of each span, and the number of slots."""
+        for low in range(0, self.count, _CHUNK):
+            numbers = np.arange(low, min(low + _CHUNK, self.count))
+            self.starts[numbers] = self._cuts(first, numbers * self.size)
+        self.starts[-1] = self.total
 
-    def starts(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The first slot of each span; for the one after the last, the number of slots.
+    def _cuts(self, first: NDArray[np.int64], cut: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Where cuts that would be every ``size`` slots are made.
 
-        A cut every ``size`` slots moves to the nearest end of a sample, if one is within half of
-        that. So samples up to ``size`` stay whole, and no piece of another is below half of it.
+        One moves to the nearest end of a sample, if one is within half of ``size``. So samples up
+        to ``size`` stay whole, and no piece of another is below half of it.
         """
-        cut = numbers * self.size
-        sample = np.searchsorted(self._first, cut, side="right") - 1
-        sample = np.minimum(sample, len(self._first) - 2)
-        before, after = self._first[sample], self._first[sample + 1]
+        sample = np.searchsorted(first, cut, side="right") - 1
+        sample = np.minimum(sample, len(first) - 2)
+        before, after = first[sample], first[sample + 1]
         near = np.where(cut - before <= after - cut, before, after)
-        moved = np.where(2 * np.abs(cut - near) <= self.size, near, cut)
-        return np.where(numbers >= self.count, self.total, moved)
+        return np.where(2 * np.abs(cut - near) <= self.size, near, cut)
 
 
 class SpanLine:
@@ -101,14 +104,15 @@ class DealtSpans:
 
     def __init__(self, first: NDArray[np.int64], seed: int) -> None:
         self.seed = seed
-        self._spans = Spans(first)
-        self._order = Permutation(self._spans.count, hash64(_DEALT, seed))
-        self.ends = np.empty(self._spans.count, dtype=np.int64)
+        self._starts = Spans(first).starts
+        count = len(self._starts) - 1
+        self._order = Permutation(count, hash64(_DEALT, seed))
+        self.ends = np.empty(count, dtype=np.int64)
         """Where each dealt span ends on the new line."""
         for low in range(0, len(self.ends), _CHUNK):
             high = min(low + _CHUNK, len(self.ends))
             number = self._order.many(np.arange(low, high))
-            self.ends[low:high] = self._spans.starts(number + 1) - self._spans.starts(number)
+            self.ends[low:high] = self._starts[number + 1] - self._starts[number]
         np.cumsum(self.ends, out=self.ends)
 
     def spans_at(
@@ -116,9 +120,9 @@ class DealtSpans:
     ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
         """Where dealt spans begin and end on the new line, and their first slots: int64 [N]."""
         original = self._order.many(number)
-        slot = self._spans.starts(original)
+        slot = self._starts[original]
         high = self.ends[number]
-        return high - (self._spans.starts(original + 1) - slot), high, slot
+        return high - (self._starts[original + 1] - slot), high, slot
 
 
 class BlockLine:
