@@ -72,6 +72,18 @@ def test_stat_and_clear_tell_data_sets_apart(repo: tuple[str, str], tmp_path: Pa
     assert json.loads(dstream("cache", "stat", *cache, "--json").out)["segments"] == 0
 
 
+def test_clearing_leaves_what_is_not_the_caches(tmp_path: Path) -> None:
+    mine = [tmp_path / "videos.mp4", tmp_path / "segments" / "notes.data", tmp_path / "users" / "x"]
+    for path in mine:
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("the only copy")
+    reader = Reader(tmp_path, 8 << 20)
+    reader.read(*range(60))  # more than the budget
+    reader.cache.close()
+    assert clear_cache(tmp_path, clock=SystemClock()).segments > 0
+    assert [path.read_text() for path in mine] == ["the only copy"] * 3
+
+
 def test_warming_stops_when_the_budget_is_used_up(repo: tuple[str, str], tmp_path: Path) -> None:
     clips = library.open(repo[0], cache=tmp_path, cache_bytes=20_000).clips("d", frames=1)
     from dstream.loader.warming import warm

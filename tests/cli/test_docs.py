@@ -137,8 +137,20 @@ def test_every_command_that_is_shown_parses(where: str, line: str) -> None:
 
 
 def test_links_lead_somewhere() -> None:
-    later = {"docs/architecture.md", "docs/format.md"}  # their own tests hold these to the code
-    for name in DOCUMENTS:
-        for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", (ROOT / name).read_text()):
-            path = ((ROOT / name).parent / target).resolve()
-            assert path.exists() or str(path.relative_to(ROOT)) in later, f"{name}: {target}"
+    for page in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")]:
+        for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text()):
+            assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def test_tests_and_benchmarks_that_are_named_are_there() -> None:
+    named = 0
+    for page in (ROOT / "docs").glob("*.md"):
+        text = page.read_text()
+        for file, test in re.findall(r"`(?:tests/)?(\w+/test_\w+\.py)(?:::(\w+))?`", text):
+            code = (ROOT / "tests" / file).read_text()
+            assert not test or f"def {test}(" in code, f"{page.name}: {file}::{test}"
+            named += 1
+        for file in re.findall(r"`(?:python )?(bench/\w+\.py)", text):
+            # what an earlier commit had says so
+            assert (ROOT / file).exists() or f"`{file}` of commit" in text, f"{page.name}: {file}"
+    assert named > 60
