@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -80,6 +81,15 @@ def test_caches_of_half_the_data_do_when_a_window_fits_into_them() -> None:
     assert max(cost.amplification for cost in affine[1:]) < 0.9
     dear = simulate(order_of(layout, "global"), layout, cluster, epochs=2)
     assert min(cost.amplification for cost in dear) > 5
+
+
+def test_full_caches_learn_what_half_of_the_nodes_read() -> None:
+    layout = layout_of(300, 60, rate=30, bytes_per_s=600_000)
+    cluster = Cluster(8, 2, 4, cache_bytes=int(layout.size_bytes.sum()) // 8)
+    half = replace(cluster, nodes=4)
+    order = order_of(layout, "affine", 128, 16)
+    costs = simulate(order, layout, cluster, epochs=5, resumed=half, resumed_at=order.total)
+    assert costs[-1].amplification < 0.88  # 0.92 if they kept what nobody reads, 0.7 at best
 
 
 @pytest.mark.parametrize(
