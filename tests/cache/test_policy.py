@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import itertools
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -142,6 +143,29 @@ def test_what_the_node_reads_no_more_gives_way() -> None:
     ]
     assert sum(hits[0]) == 0
     assert sum(hits[-1]) > 380
+
+
+def test_a_ring_that_did_well_comes_back_soon() -> None:
+    cache = PaperCache(HALF_BYTES)
+    new = itertools.count(EXTENTS)
+
+    def hit_rate_in_windows(windows: int) -> float:
+        """64 extents at a time, each read twice: half of all reads can be hits."""
+        hits = 0
+        for _ in range(windows):
+            some = list(itertools.islice(new, 64))
+            hits += sum(cache.read(extent, SIZE_BYTES) for extent in some * 2)
+        return hits / (128 * windows)
+
+    for extent in range(EXTENTS // 2):
+        cache.read(extent, SIZE_BYTES)
+    assert hit_rate_in_windows(200) > 0.45
+    for extent in range(2000):  # only what is kept is read again
+        cache.read(extent % 128, SIZE_BYTES)
+        cache.read(next(new), SIZE_BYTES)
+    assert hit_rate_in_windows(1) == 0
+    hit_rate_in_windows(100)
+    assert hit_rate_in_windows(10) > 0.45
 
 
 def clairvoyant(accesses: Sequence[int], capacity: int) -> NDArray[np.bool_]:

@@ -146,7 +146,7 @@ class Room:
         self._hit_bytes: dict[int, int] = {}
         """By segment number, since room was looked for the last time."""
         self._tried_bytes = 0
-        """Written to the ring since it was tried."""
+        """Written to the ring since it was tried, or was hit twice as often as what is kept."""
         self._refused_bytes = -1
         """For lack of room, since the ring vanished; -1: none was tried yet."""
         self._unhit_bytes = 0
@@ -196,7 +196,6 @@ class Room:
             victim = self._idle_victim(finished) or self._ring_victim(finished, segment_bytes)
             found = among([name for name in segments if name != victim]) if victim else None
             if victim and found:
-                self._tried_bytes += found.capacity_bytes
                 self._unhit_bytes += found.capacity_bytes
                 found = Reservation(found.capacity_bytes, (victim, *found.evict))
         self._hit_bytes = {}
@@ -223,6 +222,9 @@ class Room:
     ) -> SegmentName | None:
         if self._ring:
             self._evidence = self._evidence.of(finished, self._ring, self._hit_bytes)
+            if self._evidence.ring_bytes > 2 * self._evidence.ring_due_bytes:
+                self._tried_bytes = 0
+            self._tried_bytes += segment_bytes
             ring = self._evidence.next_ring(self._ring, len(finished), segment_bytes)
             if ring is not None:
                 self._ring, self._evidence, self._refused_bytes = ring, Evidence(), 0
