@@ -40,8 +40,8 @@ from dstream.measure import Snapshot
 _NO_DATASET = (
     "a dstream loader is no dataset for torch's DataLoader, and needs none: it has threads of its "
     "own and gives whole batches. Iterate over it: `for batch in clips.loader(batch_size): ...`. "
-    "Where a DataLoader must be, give it the clips: "
-    "`DataLoader(clips, batch_size, collate_fn=dstream.collate)`"
+    "Where one must be: `DataLoader(clips.iterable(batch_size), batch_size=None)`, or with a "
+    "sampler of yours `DataLoader(clips, batch_size, collate_fn=dstream.collate)`"
 )
 
 
