@@ -67,13 +67,13 @@ def free_port() -> int:
         return int(listener.getsockname()[1])
 
 
-def plain_client(endpoint_url: str) -> Any:
+def plain_client(endpoint_url: str, user: str = ACCESS_KEY) -> Any:
     """A client that goes around the store under test."""
     return boto3.client(
         "s3",
         endpoint_url=endpoint_url,
-        aws_access_key_id=ACCESS_KEY,
-        aws_secret_access_key=SECRET_KEY,
+        aws_access_key_id=user,
+        aws_secret_access_key=f"{user}-secret",
         region_name=REGION,
         config=Config(
             s3={"addressing_style": "path"},
