@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import zstandard
 
 from cli_runner import dstream
 from made_video import make_video
@@ -51,3 +52,44 @@ def test_messages_hold_no_secret(place: S3Place, monkeypatch: pytest.MonkeyPatch
     assert "there is no bucket 'no-such-bucket-of-ours'" in ran.err
     assert "None" not in ran.err
     assert "404" not in ran.err
+
+
+def test_no_object_holds_a_credential(place: S3Place, tmp_path: Path) -> None:
+    """Neither as it is, nor inside what is compressed: log, manifests, tables, shards."""
+    client = plain_client(place.endpoint_url)
+    video = make_video(tmp_path / "a.mp4", frames=30)
+    client.upload_file(str(video), place.bucket, "raw/a.mp4")
+    (tmp_path / "weights").mkdir()
+    (tmp_path / "weights" / "model.bin").write_bytes(b"weights")
+    for arguments in (
+        ("init", f"{place.url}/repo"),
+        ("ingest", f"{place.url}/raw", "--name", "packed"),
+        ("ingest", f"{place.url}/raw", "--name", "placed", "--in-place"),
+        ("publish", tmp_path / "weights", "--name", "model", "--idempotency-key", "k"),
+        ("pin", "--id", "mine", "--owner", "me"),
+        ("promote", "packed@v1", "prod"),
+    ):
+        assert dstream(*arguments).code == 0, arguments
+    keys = [
+        i["Key"] for i in client.list_objects_v2(Bucket=place.bucket, Prefix="repo/")["Contents"]
+    ]
+    assert len(keys) > 10
+    for key in keys:
+        data = client.get_object(Bucket=place.bucket, Key=key)["Body"].read()
+        for text in (data, *_unpacked(data)):
+            assert SECRET_KEY.encode() not in text, key
+            assert b"127.0.0.1" not in text, key  # the endpoint is the machine's, not the data's
+    client.close()
+
+
+def _unpacked(data: bytes) -> list[bytes]:
+    """What the zstd frames in ``data`` hold."""
+    magic, found, place = b"\x28\xb5\x2f\xfd", [], 0
+    while (place := data.find(magic, place)) >= 0:
+        try:
+            reader = zstandard.ZstdDecompressor().stream_reader(data[place:])
+            found.append(reader.read(1 << 20))
+        except zstandard.ZstdError:
+            pass
+        place += 1
+    return found
