@@ -284,7 +284,7 @@ def test_damaged_manifest(store: MemoryStore, catalog: Catalog) -> None:
     with pytest.raises(CorruptDataError, match="the catalog says"):
         catalog.manifest_bytes(entry)
     store.delete_many([(entry.manifest.key, None)])
-    with pytest.raises(NotFoundError):
+    with pytest.raises(CorruptDataError, match="is kept, and something that it needs is gone"):
         catalog.manifest_bytes(entry)
 
 
