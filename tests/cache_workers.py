@@ -11,6 +11,7 @@ import resource
 import signal
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +68,11 @@ class Reader:
 
 
 def used_bytes(directory: str | Path) -> int:
-    return sum(path.stat().st_size for path in Path(directory).rglob("*") if path.is_file())
+    found = 0
+    for path in Path(directory).rglob("*"):
+        with suppress(FileNotFoundError):  # it was evicted meanwhile
+            found += path.stat().st_size if path.is_file() else 0
+    return found
 
 
 def told(reader: Reader) -> None:
