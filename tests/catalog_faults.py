@@ -54,6 +54,8 @@ class ScriptedStore:
         """So many reads of the log fail from now on."""
         self.before_log_put: deque[Callable[[], object]] = deque()
         """Each runs just before one log write: a rival who is faster."""
+        self.unlisted = 0
+        """So many of the log's newest entries are not listed yet."""
         self.late: list[tuple[str, bytes]] = []
         self.log_puts: list[tuple[str, bytes]] = []
 
@@ -125,7 +127,12 @@ class ScriptedStore:
         limit: int | None = None,
         purpose: Purpose = Purpose.LISTING,
     ) -> Iterator[ObjectInfo]:
-        return self.inner.list(prefix, start_after=start_after, limit=limit, purpose=purpose)
+        if prefix != LOG_PREFIX or not self.unlisted:
+            return self.inner.list(prefix, start_after=start_after, limit=limit, purpose=purpose)
+        found = list(self.inner.list(prefix, start_after=start_after, purpose=purpose))
+        # Newest first; the oldest was there when the client was told of the repository.
+        known = found[min(self.unlisted, len(found) - 1) :] if found else []
+        return iter(known[:limit])
 
     def delete_many(
         self, keys: Iterable[tuple[str, str | None]], *, purpose: Purpose = Purpose.OTHER

@@ -240,6 +240,11 @@ class LifecycleMachine(LifecycleWorld):
             return
         self.published(slow)
 
+    @rule(client=clients, entries=st.sampled_from((0, 1, 3, 100)))
+    def listings_lag(self, client: int, entries: int) -> None:
+        """From now on this client is not shown the newest entries of the log."""
+        self.stores[client].unlisted = entries
+
     @rule(client=clients)
     def start_anew(self, client: int) -> None:
         self.catalogs[client] = self.opened(client)

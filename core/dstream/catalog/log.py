@@ -164,7 +164,7 @@ class LogReader:
         if known is not None and (seq is None or seq <= known.seq):
             if seq != known.seq:
                 self._meter.event("fallback", "log-listing-stale")
-            return known
+            return self._onward(known.seq + 1) or known
         if seq is None:
             raise NotFoundError(
                 f"{self._store.url} is not a dstream repository: it has no {LOG_PREFIX}; make one "
@@ -172,13 +172,30 @@ class LogReader:
                 url=self._store.url,
             )
         found = self.try_read(seq)
-        if not isinstance(found, Head):
+        if isinstance(found, Head):
+            return self.adopt(found)
+        # The newest root is never cleared: the listing is older than what cleared this one.
+        newer = None if found is None else self._onward(seq + 1)
+        if newer is None:
             raise CorruptDataError(
                 f"{self._store.url}: the newest log entry, number {seq}, was listed but "
                 f"{'is cleared' if found else 'cannot be found'}",
                 seq=seq,
             )
-        return self.adopt(found)
+        self._meter.event("fallback", "log-listing-stale")
+        return newer
+
+    def _onward(self, seq: int) -> Head | None:
+        """The newest root from ``seq`` on, found by reading where a listing lags; None: none.
+
+        Reads one slot after the other, past those that collection has cleared.
+        """
+        while isinstance(found := self.try_read(seq), Tombstone):
+            seq += 1
+        if found is None:
+            return None
+        self.adopt(found)
+        return self.refresh()
 
     def _hinted(self) -> Head | None:
         if self._store.capabilities.ordered_list:
