@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from dstream.measure import Meter
 from dstream.store.memory import MemoryStore
 from dstream.store.metered import Metered
 from dstream.store.opening import open_store
+from dstream.units import MIB
 from s3_services import S3Place
 
 
@@ -133,6 +135,28 @@ def test_requests_are_n_plus_two(memory: MemoryStore, folder: Path) -> None:
     assert cost(2) == commit, "all files unchanged, the earlier manifest remembered"
     (folder / "run.sh").write_text("#!/bin/xx")
     assert cost(3) == {("put", "copy"): 1, **commit}
+
+
+def test_requests_of_a_large_file_are_its_parts_plus_two_and_a_head(
+    moto_bucket: S3Place, tmp_path: Path
+) -> None:
+    meter = Meter()
+    options = replace(moto_bucket.options, part_bytes=5 * MIB)
+    store = open_store(f"{moto_bucket.url}/repo", options=options, meter=meter)
+    create_catalog(store)
+    catalog = open_catalog(store)
+    folder = tmp_path / "large"
+    folder.mkdir()
+    (folder / "weights.bin").write_bytes(bytes(range(256)) * (12 * MIB // 256))
+    catalog.head()
+    before = meter.snapshot()
+    publish(catalog, folder, "run", step=1)
+    requests = meter.snapshot().minus(before).requests
+    copied = {k.verb: v.count for k, v in requests.items() if str(k.purpose) == "copy"}
+    assert copied == {"create-upload": 1, "upload-part": 3, "complete-upload": 1, "head": 1}
+    rest = {(k.verb, str(k.purpose)): v.count for k, v in requests.items()}
+    assert sum(rest.values()) == sum(copied.values()) + 2, "a manifest and a commit"
+    store.close()
 
 
 def test_a_base_that_is_retired_meanwhile_is_not_relied_on(
