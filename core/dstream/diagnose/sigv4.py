@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from urllib.parse import quote, unquote
 
 from dstream.errors import DstreamError
+from dstream.store.s3_sign import ALGORITHM, canonical_request, signed_text
 
-ALGORITHM = "AWS4-HMAC-SHA256"
 UNSIGNED_PAYLOAD = "UNSIGNED-PAYLOAD"
 EMPTY_SHA256 = hashlib.sha256().hexdigest()
 
@@ -126,14 +126,14 @@ def chunk_signature(before: Signature, secret: str, data: bytes | memoryview) ->
     text = "\n".join(
         (f"{ALGORITHM}-PAYLOAD", before.time, before.scope, before.value, EMPTY_SHA256, digest)
     )
-    return Signature(_mac(secret, before.scope, text), before.time, before.scope)
+    return Signature(signed_text(secret, before.scope, text), before.time, before.scope)
 
 
 def trailer_signature(before: Signature, secret: str, trailer: bytes) -> Signature:
     """The signature of the headers after the last chunk, as ``name:value`` lines."""
     digest = hashlib.sha256(trailer).hexdigest()
     text = "\n".join(("AWS4-HMAC-SHA256-TRAILER", before.time, before.scope, before.value, digest))
-    return Signature(_mac(secret, before.scope, text), before.time, before.scope)
+    return Signature(signed_text(secret, before.scope, text), before.time, before.scope)
 
 
 def without_signature(query: str) -> str:
@@ -166,37 +166,27 @@ def _signed(
     headers: dict[str, list[str]] = {}
     for name, value in message.headers:
         headers.setdefault(name.lower(), []).append(" ".join(value.split()))
-    lines = [f"{name}:{','.join(headers.get(name, ()))}\n" for name in names]
     pairs = sorted(
         (_encoded(name, ""), _encoded(value, ""))
         for name, _, value in (part.partition("=") for part in message.query.split("&") if part)
         if name != "X-Amz-Signature"
     )
-    canonical = "\n".join(
-        (
-            message.method,
-            _encoded(message.path, "/"),
-            "&".join(f"{name}={value}" for name, value in pairs),
-            "".join(lines),
-            ";".join(names),
-            payload,
-        )
+    canonical = canonical_request(
+        message.method,
+        _encoded(message.path, "/"),
+        "&".join(f"{name}={value}" for name, value in pairs),
+        {name: ",".join(values) for name, values in headers.items()},
+        names,
+        payload,
     )
     digest = hashlib.sha256(canonical.encode("latin-1", "replace")).hexdigest()
     text = "\n".join((ALGORITHM, made_for.time, made_for.scope, digest))
-    return Signature(_mac(secret, made_for.scope, text), made_for.time, made_for.scope)
+    return Signature(signed_text(secret, made_for.scope, text), made_for.time, made_for.scope)
 
 
 def _encoded(text: str, safe: str) -> str:
     """The one encoding that is signed, of what may travel in others (``%7E`` for ``~``)."""
     return quote(unquote(text, "latin-1"), f"{safe}-_.~", "latin-1")
-
-
-def _mac(secret: str, scope: str, text: str) -> str:
-    key = f"AWS4{secret}".encode()
-    for part in scope.split("/"):
-        key = hmac.digest(key, part.encode(), "sha256")
-    return hmac.digest(key, text.encode(), "sha256").hex()
 
 
 def _refused(why: str, code: str) -> SignatureRefusedError:

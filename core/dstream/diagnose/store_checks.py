@@ -164,7 +164,7 @@ class StoreChecks:
                 try:
                     self.store.get(info.key, start, start + range_bytes, purpose=Purpose.OTHER)
                     outcome = "requests"
-                except Exception:
+                except Exception:  # whatever it was: the line tells how many failed
                     outcome = "failed"
                 with lock:
                     counts[outcome] += 1
