@@ -1,0 +1,1 @@
+"""Which part of a loader sets the pace, and what to change: `dstream bench`."""
