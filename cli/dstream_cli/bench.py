@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from dstream.errors import InvalidInputError
+from dstream_cli.bench_tables import report_parts, skipped_parts
+from dstream_cli.clip_source import Sampling, open_clips, parse_crop, parse_size
 from dstream_cli.options import (
     Cache,
     CacheBytes,
@@ -22,13 +22,10 @@ from dstream_cli.options import (
     epilog,
     is_path,
 )
-from dstream_cli.plain import counted
 from dstream_cli.progress import ProgressLine
-from dstream_cli.render import Facts, Part, Table
 
 if TYPE_CHECKING:
-    from dstream.loader import Clips, Loader, LoaderReport
-    from dstream.loader.failures import Failure
+    from dstream.loader import Loader
 
 NAME = "bench"
 SUMMARY = "Stream clips and report rate, cost and bottleneck."
@@ -41,7 +38,6 @@ EPILOG = epilog(
 )
 _DEFAULT_SECONDS = 20.0
 
-Sampling = Literal["uniform", "grid", "keyframe"]
 OnError = Literal["raise", "skip"]
 
 _ANY_NUMBER = 1 << 62
@@ -160,34 +156,6 @@ def run(
     return 3 if report.skips else 0
 
 
-def open_clips(
-    call: Common,
-    target: str,
-    cache: dict[str, Any],
-    *,
-    split: str | None,
-    where: str | None,
-    recipe: str,
-    **clip: Any,
-) -> Clips:
-    """The clips of a dataset, or of raw videos, with the options of a verb."""
-    import dstream
-
-    options = call.store_options()
-    if not is_path(target, call.repo):
-        if recipe:
-            clip["recipe"] = recipe
-        repo = dstream.open(call.repo_url(), options=options, **cache)
-        call.context.call_on_close(repo.close)
-        return repo.clips(target, split=split, where=where, **clip)
-    if split is not None or where is not None or recipe:
-        raise InvalidInputError(
-            "--split, --where and --recipe need a dataset: raw videos have none of them"
-        )
-    folder = target if "://" in target else Path(target).expanduser()
-    return dstream.clips(folder, options=options, **cache, **clip)
-
-
 def _drain(call: Common, loader: Loader, clips: int, seconds: float) -> None:
     """Take batches until there were enough clips, or the time is up."""
     from dstream.clock import SystemClock
@@ -204,135 +172,3 @@ def _drain(call: Common, loader: Loader, clips: int, seconds: float) -> None:
                 break
             if seconds and clock.monotonic_s() - started_s >= seconds:
                 break
-
-
-def parse_size(text: str) -> int | tuple[int, int] | None:
-    """``256`` is the shorter side, ``180x320`` (height, width), empty the video's own size.
-
-    >>> parse_size("256"), parse_size("180x320"), parse_size("")
-    (256, (180, 320), None)
-    """
-    if not text:
-        return None
-    numbers = text.lower().split("x")
-    if len(numbers) > 2 or not all(number.isdecimal() and int(number) > 0 for number in numbers):
-        raise InvalidInputError(f"--resize {text}: write 256 or HEIGHTxWIDTH such as 180x320")
-    return int(numbers[0]) if len(numbers) == 1 else (int(numbers[0]), int(numbers[1]))
-
-
-def parse_crop(text: str) -> tuple[int, int] | None:
-    """``180x320`` is (height, width), empty none.
-
-    >>> parse_crop("180x320"), parse_crop("")
-    ((180, 320), None)
-    """
-    if not text:
-        return None
-    numbers = text.lower().split("x")
-    if len(numbers) != 2 or not all(number.isdecimal() and int(number) > 0 for number in numbers):
-        raise InvalidInputError(f"--crop {text}: write HEIGHTxWIDTH such as 180x320")
-    return int(numbers[0]), int(numbers[1])
-
-
-def skipped_parts(failures: Sequence[Failure]) -> list[Part]:
-    """What was skipped, by reason, for people."""
-    if not failures:
-        return []
-    by_reason: dict[str, dict[str, str]] = {}
-    for failure in failures:
-        files = by_reason.setdefault(failure.reason, {})
-        files.setdefault(failure.sample_key, failure.message)
-    rows = [
-        (reason, len(files), next(f"{key}: {message}" for key, message in files.items()))
-        for reason, files in sorted(by_reason.items(), key=lambda item: -len(item[1]))
-    ]
-    return [Table(("reason", ">files", "for example"), rows, title="Skipped")]
-
-
-def report_parts(report: LoaderReport) -> list[Part]:
-    """The report for people; each number is explained where :class:`LoaderReport` has it."""
-    from dstream.units import format_bytes, format_duration
-
-    # Clips in the making when the run ended were paid for as well.
-    fetched = max(1.0, report.data_requests / (report.data_requests_per_clip or 1.0))
-    facts: list[tuple[str, object]] = [
-        (
-            "clips",
-            f"{report.clips:,} in {format_duration(report.wall_seconds)}, "
-            f"{report.clips_per_second:.3g}/s",
-        ),
-        (
-            "first batch",
-            f"after {format_duration(report.first_batch_seconds)}",
-        ),
-        (
-            "frames",
-            f"{report.frames_delivered:,} delivered, {report.frames_decoded:,} decoded "
-            f"({report.decode_amplification:.2f}x), {report.frames_skipped:,} skipped",
-        ),
-        ("decoder", f"{report.decode_frames_per_second:,.0f} frames/s a thread"),
-        (
-            "bytes",
-            f"{format_bytes(report.bytes_received)} received for "
-            f"{format_bytes(report.bytes_needed)} needed ({report.byte_amplification:.2f}x)",
-        ),
-        (
-            "a clip",
-            f"{report.data_requests_per_clip:.2f} data requests, "
-            f"{format_bytes(report.bytes_received / fetched)}",
-        ),
-        ("unverified", f"{format_bytes(report.bytes_unverified)} had no checksum"),
-    ]
-    facts += [
-        (name, f"{counted(count, 'request')}, {format_bytes(size_bytes)}")
-        for name, count, size_bytes in (
-            ("side files", report.side_requests, report.side_bytes),
-            ("tables", report.table_requests, report.table_bytes),
-            ("indexing", report.index_requests, report.index_bytes),
-        )
-        if count
-    ]
-    facts += _cache_facts(report)
-    if report.index_full_passes:
-        facts.append(("full passes", f"{counted(report.index_full_passes, 'video')} read whole"))
-    if report.outages:
-        lasted = format_duration(report.outage_seconds)
-        facts.append(("outages", f"{report.outages:,}, {lasted} in all"))
-    if report.throttles:
-        facts.append(("throttled", counted(report.throttles, "request")))
-    facts += [
-        (name, ", ".join(f"{count:,} {reason}" for reason, count in counts.items()))
-        for name, counts in (
-            ("retries", report.retries),
-            ("fallbacks", report.fallbacks),
-            ("deadlines", report.deadlines),
-            ("skipped", report.skips),
-            ("refetched", report.refetches),
-            ("not cached", report.cache_refusals),
-            ("cache rot", report.cache_rot),
-            ("cache off", report.cache_off),
-        )
-        if counts
-    ]
-    if not report.clips:
-        return [Facts(facts), report.bottleneck]
-    # Waiting is left out: whoever only takes clips does nothing else.
-    told = "This is the loader's own top speed: nothing is done with the clips."
-    return [Facts(facts), f"{told} {report.slowest_stage}"]
-
-
-def _cache_facts(report: LoaderReport) -> list[tuple[str, object]]:
-    from dstream.units import format_bytes
-
-    if not report.cache_hits + report.cache_misses:
-        return []
-    told = (
-        f"{report.cache_hits:,} of {report.cache_hits + report.cache_misses:,} pieces hit "
-        f"({report.cache_hit_rate:.0%}; {report.cache_byte_hit_rate:.0%} of the bytes), "
-        f"{format_bytes(report.cache_bytes_admitted)} added"
-    )
-    facts: list[tuple[str, object]] = [("cache", told)]
-    if report.cache_evictions:
-        evicted = counted(report.cache_evictions, "segment")
-        facts.append(("evicted", f"{evicted}, {format_bytes(report.cache_bytes_evicted)}"))
-    return facts

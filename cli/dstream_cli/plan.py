@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from dstream.errors import InvalidInputError
-from dstream_cli.bench import Sampling, open_clips
+from dstream_cli.clip_source import Sampling, open_clips
 from dstream_cli.options import Debug, Json, Quiet, Repo, S3Args, common, epilog
 from dstream_cli.plain import counted
 from dstream_cli.render import Facts, Part, Table
