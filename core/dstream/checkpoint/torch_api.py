@@ -5,6 +5,7 @@ Everything is of type ``Any``, so that type checks give the same result with and
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
 from typing import Any
 
@@ -44,6 +45,28 @@ StorageInfo = _filesystem._StorageInfo
 METADATA_NAME = ".metadata"
 DCP_VERSION = "1.0.0"
 narrow = _shard.narrow_tensor_by_index
+
+
+def _let_group_end() -> None:
+    """Take back the default group that torch's functions hold since the imports above.
+
+    ``torch.distributed.nn.functional``, which checkpoints import, has ``group=group.WORLD`` as
+    default arguments: None where it is imported before there is a group, as most programs do. The
+    group of a program that imports it later never ends. The threads of gloo then outlive
+    ``destroy_process_group()``, and one that lets go of a tensor while the interpreter takes itself
+    apart aborts the process.
+    """
+    functional = sys.modules.get("torch.distributed.nn.functional")
+    for function in list(vars(functional).values()) if functional is not None else ():
+        defaults = getattr(function, "__defaults__", None) or ()
+        if any(isinstance(value, dist.ProcessGroup) for value in defaults):
+            function.__defaults__ = tuple(
+                None if isinstance(value, dist.ProcessGroup) else value for value in defaults
+            )
+
+
+if dist.is_available():
+    _let_group_end()
 
 
 def done_future(result: object) -> Any:
