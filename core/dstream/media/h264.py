@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from dstream.media.annexb import nal_units
+
 _NAL_SLICES = frozenset({1, 2, 5})
 _NAL_SEI = 6
 _SEI_RECOVERY_POINT = 6
@@ -27,7 +29,7 @@ def is_gradual(packet: bytes | memoryview, extradata: bytes) -> bool:
     units = (
         _prefixed(data, (extradata[4] & 3) + 1)
         if len(extradata) > 4 and extradata[0] == 1
-        else _annex_b(data)
+        else nal_units(data)
     )
     for unit in units:
         kind = unit[0] & 31 if unit else 0
@@ -38,7 +40,7 @@ def is_gradual(packet: bytes | memoryview, extradata: bytes) -> bool:
     return False
 
 
-def _prefixed(data: bytes, prefix_bytes: int) -> Iterator[bytes]:
+def _prefixed(data: bytes, prefix_bytes: int) -> Iterator[bytes | memoryview]:
     position = 0
     while position + prefix_bytes < len(data):
         size = int.from_bytes(data[position : position + prefix_bytes], "big")
@@ -47,15 +49,7 @@ def _prefixed(data: bytes, prefix_bytes: int) -> Iterator[bytes]:
         position += size
 
 
-def _annex_b(data: bytes) -> Iterator[bytes]:
-    position = data.find(b"\0\0\1")
-    while position >= 0:
-        following = data.find(b"\0\0\1", position + 3)
-        yield data[position + 3 : following if following >= 0 else len(data)]
-        position = following
-
-
-def _waits(unit: bytes) -> bool:
+def _waits(unit: bytes | memoryview) -> bool:
     """Whether an SEI unit (ITU-T H.264 7.3.2.3.1) holds a recovery_frame_cnt above zero."""
     position = 1
     while position + 2 < len(unit):
