@@ -30,6 +30,7 @@ from dstream.loader.settings import (
 from dstream.loader.source import SampleSource
 from dstream.loader.steps import Ranks
 from dstream.measure import Meter, Snapshot
+from dstream.measure.spans import SpanSink
 from dstream.media.decode import ClipDecoder
 from dstream.recipe import Recipe
 from dstream.units import GIB, KIB, MIB
@@ -210,6 +211,7 @@ class Clips:
         max_outage_s: float = 900.0,
         device: str | None = None,
         array: ArrayKind | None = None,
+        spans: SpanSink | None = None,
     ) -> Loader:
         """Batches of clips in a seeded order, made by background threads.
 
@@ -244,6 +246,7 @@ class Clips:
             max_outage_s: longest time to wait for a store that does not answer at all.
             device: ``cuda`` or ``cuda:N`` copies batches there.
             array: ``torch`` or ``numpy``.
+            spans: hears when each stage of each clip began and ended, from any thread.
 
         Raises:
             InvalidInputError: there is no clip, sizes differ, or an argument is impossible.
@@ -280,6 +283,8 @@ class Clips:
             self._recipe,
             settings.merge_gap_bytes,
             self.cache,
+            spans,
+            self._clock,
         )
         ranks = Ranks(batch_size, place.rank, place.world_size, last, replicas)
         return Loader(

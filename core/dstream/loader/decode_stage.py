@@ -17,9 +17,10 @@ from dstream.clock import Clock
 from dstream.errors import MediaError, MediaReason
 from dstream.format.index import VideoIndex
 from dstream.loader.fetch_stage import FetchStage
-from dstream.loader.reader import ClipReader, ReadClip
+from dstream.loader.reader import ClipReader, ReadClip, ids_of
 from dstream.loader.shared import GroupPlan, Sharing
 from dstream.loader.work import Fetched, Task, Work
+from dstream.measure.spans import SpanStage
 from dstream.media.clip import ClipPlan
 from dstream.media.decode import Bytes, ClipDecoder, DecodedClip, Wanted
 
@@ -80,7 +81,7 @@ class DecodeStage:
         self._reader, self._work, self._fetch = reader, work, fetch
         self._timeout_s, self._clock, self._start = timeout_s, clock, start
         self._sharing = sharing
-        self._meter = reader.meter
+        self._meter, self._spans = reader.meter, reader.spans
         self._workers: list[_Worker] = []
         self._started = 0
 
@@ -174,7 +175,7 @@ class DecodeStage:
         if fetched.shared is not None:
             return self._decode_group(worker, fetched, fetched.shared)
         task, failure = fetched.task, None
-        worker.job = fetched
+        began_s = self._take_up(worker, fetched)
         try:
             out = task.batch.out(task.row)
             clip = self._reader.decode(worker.decoder, fetched.planned, fetched.data, out)
@@ -189,7 +190,22 @@ class DecodeStage:
         self._fetch.release(fetched)
         if failure is not None:
             self._fetch.substitute(task, failure, fetched.planned)
+        else:
+            self._took(worker, fetched, began_s)
         return failure is None
+
+    def _take_up(self, worker: _Worker, fetched: Fetched) -> float:
+        worker.job = fetched
+        worker.decoder.convert_s = 0.0
+        return self._clock.monotonic_s()
+
+    def _took(self, worker: _Worker, fetched: Fetched, began_s: float) -> None:
+        if self._spans is None:
+            return
+        clips, ended_s = ids_of(fetched.clips), self._clock.monotonic_s()
+        self._spans.span(SpanStage.DECODE, began_s, ended_s, clips)
+        # Frames are converted one by one as they come; as a span it is their sum.
+        self._spans.span(SpanStage.CONVERT, ended_s - worker.decoder.convert_s, ended_s, clips)
 
     # Groups
 
@@ -197,7 +213,7 @@ class DecodeStage:
         """Decode for the whole group; False when the clip is to be made alone."""
         task, group = fetched.task, fetched.task.group
         clips: dict[int, ReadClip] | None = None
-        worker.job, reason = fetched, "group-memory"
+        reason, began_s = "group-memory", self._take_up(worker, fetched)
         try:
             if group is not None:
                 clips = self._sharing.decode(worker.decoder, group, shared, fetched.data)
@@ -212,6 +228,7 @@ class DecodeStage:
         if own is None or clips is None or group is None:
             self._fetch.leave(task, reason)
             return False
+        self._took(worker, fetched, began_s)
         for waiting in group.end(clips):
             self._give(waiting, clips.get(waiting.draw.position))
         self._place(task, own)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from dstream.clock import Clock
 from dstream.loader.budget import ByteBudget
 from dstream.loader.failures import FailureLog, is_for_good
 from dstream.loader.plan import Order
-from dstream.loader.reader import ClipReader, PlannedClip
+from dstream.loader.reader import ClipReader, PlannedClip, ids_of
 from dstream.loader.shared import GroupPlan, Sharing
 from dstream.loader.work import Fetched, Task
+from dstream.measure.spans import SpanStage
 
 
 class FetchStage:
@@ -39,6 +40,7 @@ class FetchStage:
         self._sharing, self._retake = sharing, retake
         self._reader, self._order, self._budget = reader, order, budget
         self._failures, self._clock, self._meter = failures, clock, reader.meter
+        self._spans = reader.spans
 
     def obtain(self, task: Task, *, has_turn: bool) -> Fetched | None:
         """Plan and fetch a task's clip, or a substitute's; None when the loader was closed.
@@ -58,7 +60,7 @@ class FetchStage:
             try:
                 fetched = self._planned(task)
                 task.batch.expect(task.row, fetched.planned.sample)
-                self._meter.add("seconds.fetch_stage", self._clock.monotonic_s() - began_s)
+                self._took(SpanStage.PLAN, began_s, [fetched.planned])
                 if task.joins:
                     self._budget.forgo(task.turn)
                     return fetched
@@ -73,7 +75,7 @@ class FetchStage:
             try:
                 began_s = self._clock.monotonic_s()
                 fetched.data = self._data(fetched)
-                self._meter.add("seconds.fetch_stage", self._clock.monotonic_s() - began_s)
+                self._took(SpanStage.FETCH, began_s, fetched.clips)
                 return fetched
             except Exception as error:
                 self._budget.release(fetched.size_bytes)
@@ -81,6 +83,12 @@ class FetchStage:
                     self.substitute(task, error, fetched.planned)
                 else:
                     self.leave(task, "group-read")
+
+    def _took(self, stage: SpanStage, began_s: float, clips: Sequence[PlannedClip]) -> None:
+        ended_s = self._clock.monotonic_s()
+        self._meter.add("seconds.fetch_stage", ended_s - began_s)
+        if self._spans is not None:
+            self._spans.span(stage, began_s, ended_s, ids_of(clips))
 
     def _planned(self, task: Task) -> Fetched:
         """A task's clip, and its group's reads where it leads one; nothing is read yet."""

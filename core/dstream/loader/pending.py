@@ -10,10 +10,11 @@ from numpy.typing import NDArray
 from dstream.loader.batch import ArrayMaker, Batch, make_batch
 from dstream.loader.buffers import BufferPool
 from dstream.loader.pictures import Picture, check_same, picture_of
-from dstream.loader.reader import ReadClip
+from dstream.loader.reader import ReadClip, ids_of
 from dstream.loader.settings import ClipSettings
 from dstream.loader.source import Sample
 from dstream.loader.steps import Step
+from dstream.measure.spans import ClipId
 
 
 class PendingBatch:
@@ -94,6 +95,11 @@ class PendingBatch:
     def is_settled(self) -> bool:
         """Every row is done or failed."""
         return self._left == 0
+
+    @property
+    def ids(self) -> tuple[ClipId, ...]:
+        """What spans call its clips, those that are there."""
+        return ids_of(clip.planned for clip in self._clips if clip is not None)
 
     def deliver(self, arrays: ArrayMaker) -> Batch:
         """The batch, once it is settled.

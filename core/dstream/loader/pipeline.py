@@ -27,6 +27,7 @@ from dstream.loader.settings import LoaderSettings
 from dstream.loader.shared import Sharing
 from dstream.loader.steps import Step
 from dstream.loader.work import Work
+from dstream.measure.spans import SpanStage
 from dstream.store.patience import Outage, patient
 
 _CLOSING_S = 10.0
@@ -72,7 +73,7 @@ class Pipeline:
         clock: Clock,
     ) -> None:
         self._settings, self._clock = settings, clock
-        self._arrays, self._meter = arrays, reader.meter
+        self._arrays, self._meter, self._spans = arrays, reader.meter, reader.spans
         self._budget = ByteBudget(settings.inflight_bytes)
         self._tuner = tuner
         sharing = Sharing(reader, order, first_position, settings.decoded_bytes)
@@ -118,8 +119,15 @@ class Pipeline:
         began_s = self._clock.monotonic_s()
         self._look_at_queue()
         batch = self._work.next_batch(self._decode.look)
-        self._meter.add("seconds.wait", self._clock.monotonic_s() - began_s)
-        return None if batch is None else (batch.deliver(self._arrays), batch.step)
+        came_s = self._clock.monotonic_s()
+        self._meter.add("seconds.wait", came_s - began_s)
+        if batch is None:
+            return None
+        delivered = batch.deliver(self._arrays)
+        if self._spans is not None:
+            self._spans.span(SpanStage.WAIT, began_s, came_s, batch.ids)
+            self._spans.span(SpanStage.COLLATE, came_s, self._clock.monotonic_s(), batch.ids)
+        return delivered, batch.step
 
     def _look_at_queue(self) -> None:
         self._meter.add("queue.looks", 1)

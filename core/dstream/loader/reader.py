@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dstream.cache.cache import ExtentCache
+from dstream.clock import Clock, SystemClock
 from dstream.errors import CorruptDataError, InvalidInputError, MediaError, MediaReason
 from dstream.format.index import VideoIndex
 from dstream.loader.failures import ClipTooShortError
@@ -19,6 +20,7 @@ from dstream.loader.settings import ClipSettings
 from dstream.loader.single_flight import SingleFlightCache
 from dstream.loader.source import FileLocation, Sample, SampleSource
 from dstream.measure import Meter, Purpose
+from dstream.measure.spans import ClipId, SpanSink, SpanStage
 from dstream.media.clip import ClipPlan, ClipRequest, Extent, NeedMoreData, coalesce, plan_clip
 from dstream.media.decode import ClipDecoder, DecodedClip
 from dstream.recipe import ClipFacts, Recipe
@@ -51,6 +53,11 @@ class PlannedClip:
         """Bytes of its GOPs."""
         return sum(extent.size_bytes for extent in self.plan.extents)
 
+    @property
+    def id(self) -> ClipId:
+        """What spans call it."""
+        return ClipId(self.draw.position, self.draw.slot, self.sample.key)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ReadClip:
@@ -71,6 +78,8 @@ class ClipReader:
         recipe: reads side files; None when there are none.
         merge_gap_bytes: ranges at most this far apart are fetched as one.
         cache: keeps what was fetched on this node's disk; None for none.
+        spans: hears what each stage of each clip took; None: nobody does.
+        clock: measures the cache's part.
     """
 
     def __init__(
@@ -81,10 +90,14 @@ class ClipReader:
         recipe: Recipe | None = None,
         merge_gap_bytes: int = 0,
         cache: ExtentCache | None = None,
+        spans: SpanSink | None = None,
+        clock: Clock | None = None,
     ) -> None:
         self.source = source
         self.settings = settings
         self.meter = meter
+        self.spans = spans
+        self._clock = clock or SystemClock()
         self.slots = SlotTable(source.slot_counts(settings.window))
         self._recipe = recipe
         self._merge_gap_bytes = merge_gap_bytes
@@ -153,24 +166,44 @@ class ClipReader:
 
     def fetch(self, planned: PlannedClip) -> list[bytes]:
         """The bytes of the plan's extents, in their order."""
-        data = self.fetch_extents(planned.sample.video, planned.plan.extents)
+        data = self.fetch_extents(planned.sample.video, planned.plan.extents, clips=[planned])
         self.meter.add("clips.fetched", 1)
         self.count_bytes(planned.plan)
         return data
 
     def fetch_extents(
-        self, video: FileLocation, extents: Sequence[Extent], *, fresh: bool = False
+        self,
+        video: FileLocation,
+        extents: Sequence[Extent],
+        *,
+        fresh: bool = False,
+        clips: Sequence[PlannedClip] = (),
     ) -> list[bytes]:
-        """Bytes of the extents, from the cache where it has them and ``fresh`` is not asked."""
+        """Bytes of the extents, from the cache where it has them and ``fresh`` is not asked.
+
+        Args:
+            video: of which file.
+            extents: which parts of it.
+            fresh: what the cache has is wrong.
+            clips: whose spans name the cache's part; none for a read beside the usual one.
+        """
         if self._cache is None:
             return self._fetch_merged(video, extents)
         ranges = [video.byte_range(e.offset_bytes, e.size_bytes, e.checksum) for e in extents]
-        return self._cache.read(
-            video.identity,
-            ranges,
-            lambda missing: self._fetch_merged(video, [extents[place] for place in missing]),
-            fresh=fresh,
-        )
+        began_s, store_s = self._clock.monotonic_s(), 0.0
+
+        def fetch(missing: Sequence[int]) -> list[bytes]:
+            nonlocal store_s
+            asked_s = self._clock.monotonic_s()
+            data = self._fetch_merged(video, [extents[place] for place in missing])
+            store_s += self._clock.monotonic_s() - asked_s
+            return data
+
+        data = self._cache.read(video.identity, ranges, fetch, fresh=fresh)
+        if self.spans is not None and clips:
+            ended_s = self._clock.monotonic_s() - store_s
+            self.spans.span(SpanStage.CACHE, began_s, ended_s, ids_of(clips))
+        return data
 
     def _fetch_merged(self, video: FileLocation, extents: Sequence[Extent]) -> list[bytes]:
         pieces: dict[int, bytes] = {}
@@ -288,6 +321,11 @@ class ClipReader:
             whole_file,
             lambda missing: [file.read(0, file.size_bytes, Purpose.SIDE) for _ in missing],
         )[0]
+
+
+def ids_of(clips: Iterable[PlannedClip]) -> tuple[ClipId, ...]:
+    """What spans call the clips."""
+    return tuple(clip.id for clip in clips)
 
 
 @contextmanager

@@ -134,7 +134,9 @@ class Sharing:
 
     def fetch(self, planned: GroupPlan) -> list[bytes]:
         """The bytes of the plan's extents, in their order."""
-        data = self._reader.fetch_extents(planned.clips[0].sample.video, planned.plan.extents)
+        data = self._reader.fetch_extents(
+            planned.clips[0].sample.video, planned.plan.extents, clips=planned.clips
+        )
         self._reader.meter.add("clips.fetched", len(planned.clips))
         self._reader.count_bytes(planned.plan)
         return data

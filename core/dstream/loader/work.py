@@ -11,7 +11,7 @@ from __future__ import annotations
 import heapq
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from dstream.loader.pending import PendingBatch
@@ -62,6 +62,11 @@ class Fetched:
         if self.task.joins:
             return 0
         return self.planned.size_bytes if self.shared is None else self.shared.size_bytes
+
+    @property
+    def clips(self) -> Sequence[PlannedClip]:
+        """Those that are read and decoded at once: its group's, if it leads one."""
+        return [self.planned] if self.shared is None else self.shared.clips
 
 
 class Work:

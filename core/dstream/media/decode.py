@@ -73,6 +73,8 @@ class ClipDecoder:
         self._meter = meter
         self._clock = clock or SystemClock()
         self._converter = FrameConverter(pixels)
+        self.convert_s = 0.0
+        """Time spent converting frames since it was last set to 0."""
 
     def decode(
         self,
@@ -244,6 +246,7 @@ class ClipDecoder:
     def _count(self, tally: DecodeTally, convert_s: float, decode_s: float) -> None:
         self._meter.add("seconds.decode", decode_s)
         self._meter.add("seconds.convert", convert_s)
+        self.convert_s += convert_s
         self._meter.add("frames.decoded", tally.frames)
         self._meter.add("frames.skipped", tally.without_frame)
         if tally.invalid_packets:
