@@ -88,7 +88,7 @@ def main() -> None:
         with dstream.open(repo) as opened:
             clips = opened.clips(NAME, frames=16, resize=given.resize, array="numpy")
             loader = clips.loader(given.batch_size)
-            reader, order = loader._reader, loader._order
+            reader, order = loader._reader, loader.order
             planned = [reader.plan(order.draw(position)) for position in range(given.clips)]
             data = [reader.fetch(clip) for clip in planned]
             for _ in range(given.rounds):

@@ -53,7 +53,7 @@ def alone(source: Path, loader: Any, **more: Any) -> dict[int, tuple[str, bytes,
         clips = list(map(opened(source, **more).__getitem__, range(6 * SLOTS)))
         made = [(clip.key, clip.pts_s.tobytes(), clip.video.tobytes()) for clip in clips]
         _ALONE[source, *more.items()] = made
-    return {place: made[loader._order.draw(place).slot] for place in range(6 * SLOTS)}
+    return {place: made[loader.order.draw(place).slot] for place in range(6 * SLOTS)}
 
 
 @pytest.mark.parametrize("k", [2, 4, 8])

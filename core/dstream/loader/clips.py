@@ -90,9 +90,7 @@ class Clips:
         self._begin()
 
     def _begin(self) -> None:
-        self._reader = ClipReader(
-            self.source, self.settings, self.meter, self._recipe, cache=self.cache
-        )
+        self._reader = self.reader(0)
         self._local = threading.local()
 
     def __getstate__(self) -> dict[str, object]:
@@ -276,16 +274,7 @@ class Clips:
             device=device,
             array=array or self._array,
         )
-        reader = ClipReader(
-            self.source,
-            self.settings,
-            self.meter,
-            self._recipe,
-            settings.merge_gap_bytes,
-            self.cache,
-            spans,
-            self._clock,
-        )
+        reader = self.reader(settings.merge_gap_bytes, spans=spans)
         ranks = Ranks(batch_size, place.rank, place.world_size, last, replicas)
         return Loader(
             reader,
@@ -296,6 +285,34 @@ class Clips:
             opened=self._opened,
             view=self._view,
             arrange=self.arrange,
+        )
+
+    def reader(
+        self,
+        merge_gap_bytes: int = 64 * KIB,
+        *,
+        meter: Meter | None = None,
+        use_cache: bool = True,
+        spans: SpanSink | None = None,
+    ) -> ClipReader:
+        """What makes clips of slots, step by step.
+
+        Args:
+            merge_gap_bytes: ranges of one file at most this far apart are one request.
+            meter: gets its byte and frame counters; these clips' by default. Requests are counted
+                where the source counts.
+            use_cache: read through this node's cache, where there is one.
+            spans: see :meth:`loader`.
+        """
+        return ClipReader(
+            self.source,
+            self.settings,
+            meter or self.meter,
+            self._recipe,
+            merge_gap_bytes,
+            self.cache if use_cache else None,
+            spans,
+            self._clock,
         )
 
     def arrange(self, alike: Order) -> Order:

@@ -20,6 +20,7 @@ from dstream.loader.fetch_stage import FetchStage
 from dstream.loader.reader import ClipReader, ReadClip, ids_of
 from dstream.loader.shared import GroupPlan, Sharing
 from dstream.loader.work import Fetched, Task, Work
+from dstream.measure.laps import Laps
 from dstream.measure.spans import SpanStage
 from dstream.media.clip import ClipPlan
 from dstream.media.decode import Bytes, ClipDecoder, DecodedClip, Wanted
@@ -141,12 +142,15 @@ class DecodeStage:
             self._work.retake(task)
 
     def _run(self, worker: _Worker) -> None:
-        # One call a clip, so that an idle thread holds no reference to a batch's memory.
-        while self._decode_one(worker):
-            pass
+        laps, goes_on = Laps(self._meter, self._clock), True
+        while goes_on:
+            # One call a clip, so that an idle thread holds no reference to a batch's memory.
+            goes_on = self._decode_one(worker, laps)
+            laps.end("seconds.decode_threads")
 
-    def _decode_one(self, worker: _Worker) -> bool:
+    def _decode_one(self, worker: _Worker, laps: Laps) -> bool:
         job = self._work.next_job()
+        laps.end("seconds.decode_idle")
         if job is None:
             return False
         task = job if isinstance(job, Task) else job.task

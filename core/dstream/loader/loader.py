@@ -82,12 +82,13 @@ class Loader:
     ) -> None:
         if epochs is not None and epochs < 1:
             raise InvalidInputError(f"epochs must be at least 1, or None for ever, got {epochs}")
-        self._reader, self._settings = reader, settings
-        self.ranks = ranks
-        """Which part of each step is made here."""
+        self._reader = reader
+        self.settings, self.ranks = settings, ranks
+        """Threads and limits; which part of each step is made here."""
         order = order_of(reader, settings)
-        self._order = order if arrange is None else arrange(order)
-        self._epoch_size = settings.clips_per_epoch or self._order.total
+        self.order = order if arrange is None else arrange(order)
+        """Which clip is at which position of the endless sequence."""
+        self._epoch_size = settings.clips_per_epoch or self.order.total
         if ranks.batch_size > 1:
             counts = reader.source.slot_counts(reader.settings.window)
             check_all_same(reader.source.known_tracks(counts), reader.settings.pixels)
@@ -101,7 +102,7 @@ class Loader:
         self._arrays = ArrayMaker(settings.array, settings.device)
         # One batch more than are in the making: the one that the consumer works on.
         self._pool = BufferPool(settings.prefetch + 2, self._arrays.allocate)
-        self._identity = Identity.of(reader.source, reader.settings, self._order, self._epoch_size)
+        self._identity = Identity.of(reader.source, reader.settings, self.order, self._epoch_size)
         self._view = view
         self._keeper: PinKeeper | None = None
         self._stop: SignalStop | None = None
@@ -173,7 +174,7 @@ class Loader:
             self._first_batch_s = self._last_s - began_s
         if self._keeper is not None:
             self._keeper.warn()
-        for component, count in self._order.origins(batch.slots).items():
+        for component, count in self.order.origins(batch.slots).items():
             self._meter.event("component", component, count)
         self._meter.add("batches.delivered", 1)
         self._meter.add("clips.delivered", len(batch))
@@ -320,7 +321,7 @@ class Loader:
 
     def _report(self) -> LoaderReport:
         wall_s = 0.0 if self._began_s is None else self._last_s - self._began_s
-        settings = self._settings
+        settings = self.settings
         facts = RunFacts(
             wall_s, self._first_batch_s, self._tuner.limit, settings.workers, settings.prefetch
         )
@@ -352,7 +353,7 @@ class Loader:
 
     def _ahead(self) -> Iterator[Step]:
         return self._cursor.ahead(
-            self._epoch_size, self._order, self.ranks, self._epochs, self._share
+            self._epoch_size, self.order, self.ranks, self._epochs, self._share
         )
 
     def _next_step(self) -> tuple[Batch, Step] | None:
@@ -372,10 +373,10 @@ class Loader:
         if self._pipeline is None:
             self._pipeline = Pipeline(
                 self._reader,
-                self._order,
+                self.order,
                 self._ahead(),
                 self._cursor.position,
-                self._settings,
+                self.settings,
                 self._tuner,
                 self._failures,
                 self._arrays,

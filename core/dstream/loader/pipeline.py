@@ -27,6 +27,7 @@ from dstream.loader.settings import LoaderSettings
 from dstream.loader.shared import Sharing
 from dstream.loader.steps import Step
 from dstream.loader.work import Work
+from dstream.measure.laps import Laps
 from dstream.measure.spans import SpanStage
 from dstream.store.patience import Outage, patient
 
@@ -116,17 +117,18 @@ class Pipeline:
         Raises:
             Whatever the first failing clip of the batch raised.
         """
-        began_s = self._clock.monotonic_s()
+        laps = Laps(self._meter, self._clock)
+        began_s = laps.last_s
         self._look_at_queue()
         batch = self._work.next_batch(self._decode.look)
-        came_s = self._clock.monotonic_s()
-        self._meter.add("seconds.wait", came_s - began_s)
+        came_s = laps.end("seconds.wait")
         if batch is None:
             return None
         delivered = batch.deliver(self._arrays)
+        given_s = laps.end("seconds.deliver")
         if self._spans is not None:
             self._spans.span(SpanStage.WAIT, began_s, came_s, batch.ids)
-            self._spans.span(SpanStage.COLLATE, came_s, self._clock.monotonic_s(), batch.ids)
+            self._spans.span(SpanStage.COLLATE, came_s, given_s, batch.ids)
         return delivered, batch.step
 
     def _look_at_queue(self) -> None:
@@ -180,12 +182,15 @@ class Pipeline:
             self._fetchers.append(self._start(name, self._fetch_all))
 
     def _fetch_all(self) -> None:
-        # One call a clip, so that an idle thread holds no reference to a batch's memory.
-        while self._fetch_one():
-            pass
+        laps, goes_on = Laps(self._meter, self._clock), True
+        while goes_on:
+            # One call a clip, so that an idle thread holds no reference to a batch's memory.
+            goes_on = self._fetch_one(laps)
+            laps.end("seconds.fetch_threads")
 
-    def _fetch_one(self) -> bool:
+    def _fetch_one(self, laps: Laps) -> bool:
         task = self._work.next_task()
+        laps.end("seconds.fetch_idle")
         if task is None:
             return False
         try:
