@@ -149,6 +149,7 @@ class MediaReason(StrEnum):
     BAD_SIDE_FILE = "bad-side-file"
     CHANGED = "changed-while-reading"
     DECODE_DEADLINE = "decode-deadline"
+    BAD_ARRAY = "bad-array"
 
 
 class MediaError(DstreamError):

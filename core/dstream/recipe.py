@@ -8,6 +8,8 @@ arrays of each clip.
 A recipe with parameters has two more members: ``params``, the mapping that the manifest
 records, and ``configured(params) -> Recipe``, which returns a recipe with those parameters or
 raises ``InvalidInputError``. Values may arrive as text (from a command line).
+
+A recipe of files that are no videos has a member ``files``, a :class:`FileKind`.
 """
 
 from __future__ import annotations
@@ -25,7 +27,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dstream.errors import InvalidInputError, NotFoundError
-from dstream.format.index import VideoTrack
+from dstream.format.index import VideoIndex, VideoTrack
+from dstream.media.reader import RandomReader
 
 Label = str | int | float | bool
 
@@ -85,6 +88,18 @@ class SampleSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class FileKind:
+    """Files that a recipe makes samples of, where they are no videos."""
+
+    suffixes: frozenset[str]
+    """What their names end in, lower case, with the dot. Others lie beside them."""
+    index: Callable[[RandomReader], list[VideoIndex]]
+    """Finds the tracks of a file and their packets; raises ``MediaError``."""
+    align_bytes: int
+    """A packed file begins at a multiple of this: a power of two, 512 or more."""
+
+
+@dataclass(frozen=True, slots=True)
 class ClipFacts:
     """Which frames a clip shows, for looking up what belongs to them."""
 
@@ -138,6 +153,12 @@ def recipe_params(recipe: Recipe) -> dict[str, Label]:
     """The parameters that a recipe was configured with, as the manifest records them."""
     params: Mapping[str, Label] = getattr(recipe, "params", {})
     return dict(params)
+
+
+def files_of(recipe: Recipe) -> FileKind | None:
+    """Which files the recipe makes samples of; None for videos."""
+    files: FileKind | None = getattr(recipe, "files", None)
+    return files
 
 
 def installed_recipes() -> dict[str, str]:
@@ -206,6 +227,11 @@ class FileRecipe:
     def needs_packets(self) -> bool:
         """See :class:`Recipe`."""
         return self._recipe.needs_packets
+
+    @property
+    def files(self) -> FileKind | None:
+        """See :class:`FileKind`."""
+        return files_of(self._recipe)
 
     def samples(self, video: VideoFile) -> Sequence[SampleSpec]:
         """See :class:`Recipe`."""

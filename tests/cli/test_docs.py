@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import pytest
 import typer
 
@@ -111,9 +112,25 @@ def test_the_recipe_of_the_document_works(talks: Path, capsys: pytest.CaptureFix
     assert "'chapters'" in ran.err
 
 
+def test_the_arrays_of_the_document_are_streamed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "latents").mkdir()
+    np.save(tmp_path / "latents" / "a.npy", np.zeros((200, 4, 8), np.float16))
+    dstream("init", "repo")
+    ran = dstream(
+        "ingest", "./latents", "--name", "latents", "--recipe", "arrays", "--repo", "repo"
+    )
+    assert ran.code == 0
+    (block,) = (block for block in PYTHON if block.note == "uses: latents")
+    exec(compile(block.text, block.where, "exec"), {"__name__": "example"})
+    assert "[16, 4, 8]" in capsys.readouterr().out.replace("(", "[").replace(")", "]")
+
+
 def test_every_python_block_is_used_by_a_test() -> None:
     assert len(PYTHON) >= 4
-    known = {"file: chapters.py", "uses: demo", "uses: talks"}
+    known = {"file: chapters.py", "uses: demo", "uses: talks", "uses: latents"}
     assert {block.note for block in PYTHON} == known
 
 

@@ -116,7 +116,7 @@ def test_a_source_that_is_not_there_is_not_found(tmp_path: Path) -> None:
 def test_a_recipe_that_is_not_there_is_told_before_anything_is_read(source: Path) -> None:
     ran = dstream("ingest", source, "--name", "x", "--recipe", "gampelay")
     assert ran.code == 10
-    assert "installed: gameplay, video" in ran.err
+    assert "installed: arrays, gameplay, video" in ran.err
     ran = dstream("ingest", source, "--name", "x", "--recipe", "gameplay", "--recipe-arg", "a=1")
     assert ran.code == 2
     assert "has no parameter 'a'" in ran.err

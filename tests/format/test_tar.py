@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import io
+import subprocess
 import tarfile
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -44,6 +46,35 @@ def test_python_reads_what_was_written_and_plans_agree(members: dict[str, bytes]
             assert reader.read() == payload
             assert (info.mtime, info.uid, info.gid, info.uname) == (0, 0, 0, "")
     assert write(members)[0] == data
+
+
+@given(
+    st.dictionaries(NAMES, st.binary(max_size=1500), max_size=5),
+    st.sampled_from([512, 1024, 4096, 1 << 16]),
+)
+def test_payloads_are_aligned_and_python_reads_them(members: dict[str, bytes], align: int) -> None:
+    target = io.BytesIO()
+    writer = tar.TarWriter(target, align)
+    for name, payload in members.items():
+        offset = writer.add(tar.Member(name, len(payload)), io.BytesIO(payload))
+        assert offset % align == 0
+    writer.finish()
+    with tarfile.open(fileobj=io.BytesIO(target.getvalue())) as archive:
+        found = {info.name: archive.extractfile(info) for info in archive}
+        assert {name: file.read() for name, file in found.items() if file} == {
+            name.rstrip("/"): payload for name, payload in members.items()
+        }
+
+
+def test_the_systems_tar_reads_aligned_members(tmp_path: Path) -> None:
+    members = {"a.npy": b"1", "é" * 90: b"22", "d/" * 60 + "b": b"333"}
+    with (tmp_path / "a.tar").open("wb") as target:
+        writer = tar.TarWriter(target, 4096)
+        for name, payload in members.items():
+            writer.add(tar.Member(name, len(payload)), io.BytesIO(payload))
+        writer.finish()
+    subprocess.run(["tar", "-xf", "a.tar"], cwd=tmp_path, check=True)
+    assert {name: (tmp_path / name).read_bytes() for name in members} == members
 
 
 def test_files_beyond_eight_gigabytes_fit() -> None:

@@ -65,7 +65,8 @@ def test_files_that_are_no_recipe_are_told(tmp_path: Path, source: str, fault: s
 
 
 def test_missing_names_and_files_are_told(tmp_path: Path) -> None:
-    with pytest.raises(NotFoundError, match=r"called 'gampelay'; installed: gameplay, video"):
+    named = r"called 'gampelay'; installed: arrays, gameplay, video"
+    with pytest.raises(NotFoundError, match=named):
         load_recipe("gampelay")
     with pytest.raises(NotFoundError, match="no recipe file"):
         load_recipe(str(tmp_path / "gone.py"))

@@ -53,16 +53,22 @@ _FILES = (
 _STREAMS = (
     Column("file", _INT, "row in this part's files"),
     Column("track_id", _INT, "libav's stream index in the file"),
-    Column("container", _TEXT, "`mp4`, `matroska`, `mpegts`, `mpegps`, `flv` or `avi`"),
-    Column("codec", _TEXT, "libav's codec name"),
-    Column("profile", _TEXT, "libav's profile name", True),
+    Column(
+        "container",
+        _TEXT,
+        "`mp4`, `matroska`, `mpegts`, `mpegps`, `flv` or `avi`; `npy`, `safetensors`",
+    ),
+    Column("codec", _TEXT, "libav's codec name; `array`"),
+    Column("profile", _TEXT, "libav's profile name; an array's own name", True),
     Column("width", _INT, "coded pixels, before rotation"),
     Column("height", _INT, "coded pixels, before rotation"),
     Column("rotation_deg", _INT, "clockwise turn that shows the picture upright"),
     Column("mirrored", _BOOL, "flipped left to right before the turn"),
     Column("sar_num", _INT, "width over height of one pixel"),
     Column("sar_den", _INT, "its denominator"),
-    Column("pix_fmt", _TEXT, "libav's pixel format"),
+    Column(
+        "pix_fmt", _TEXT, "libav's pixel format; of arrays, the form of a row: `bfloat16[16,64]`"
+    ),
     Column("color_range", _INT, "AVCOL_RANGE"),
     Column("color_space", _INT, "AVCOL_SPC"),
     Column("color_primaries", _INT, "AVCOL_PRI"),

@@ -1,7 +1,9 @@
 """Tar shards: plain POSIX archives of original bytes that any tar reader opens.
 
 Headers depend on nothing but name and size (mtime 0, owner 0), so equal inputs give equal
-shards. Names that ustar cannot hold go into a pax header. Payloads start at multiples of 512.
+shards. Names that ustar cannot hold go into a pax header. Payloads start at multiples of 512, or
+of what the writer is told: a pax comment of the right length, which every reader passes over,
+moves a header's end there.
 """
 
 from __future__ import annotations
@@ -50,12 +52,37 @@ def check_member_name(name: str) -> str:
     return name
 
 
-def member_header(member: Member) -> bytes:
-    """The header blocks that precede a member's payload."""
+def member_header(member: Member, comment_bytes: int = 0) -> bytes:
+    """The header blocks that precede a member's payload.
+
+    Args:
+        member: its name and size.
+        comment_bytes: size of a pax record ``LENGTH comment=SPACES``; 0 for none.
+    """
     info = tarfile.TarInfo(check_member_name(member.name))
     info.size = member.size_bytes
     info.mode = 0o644
+    if comment_bytes:
+        frame_bytes = len(f"{comment_bytes} comment=\n")
+        info.pax_headers = {"comment": " " * (comment_bytes - frame_bytes)}
     return info.tobuf(tarfile.PAX_FORMAT, "utf-8", "strict")
+
+
+def aligned_header(member: Member, position: int, align_bytes: int) -> bytes:
+    """The header blocks of a member at ``position``, so long that they end at a multiple.
+
+    Args:
+        member: its name and size.
+        position: of the header in the archive, a multiple of 512.
+        align_bytes: a power of two, 512 or more.
+    """
+    header = member_header(member)
+    room = -(position + len(header)) % align_bytes
+    if not room:
+        return header
+    # A pax header of its own takes a block before the first record.
+    record_bytes = room if len(header) > BLOCK_BYTES else room - BLOCK_BYTES
+    return member_header(member, record_bytes or align_bytes)
 
 
 def padding_bytes(size_bytes: int) -> int:
@@ -87,10 +114,16 @@ class Sink(Protocol):
 
 
 class TarWriter:
-    """Appends members to a sink."""
+    """Appends members to a sink.
 
-    def __init__(self, target: Sink) -> None:
+    Args:
+        target: the sink.
+        align_bytes: payloads begin at multiples of this: a power of two, 512 or more.
+    """
+
+    def __init__(self, target: Sink, align_bytes: int = BLOCK_BYTES) -> None:
         self._target = target
+        self._align_bytes = align_bytes
         self.size_bytes = 0
         """Bytes written so far, without the end of the archive."""
 
@@ -105,7 +138,7 @@ class TarWriter:
             StorageError: the payload is shorter or longer than said. The archive is then
                 unusable.
         """
-        header = member_header(member)
+        header = aligned_header(member, self.size_bytes, self._align_bytes)
         self._target.write(header)
         copied = 0
         while block := payload.read(_COPY_BYTES):

@@ -19,7 +19,7 @@ from dstream.measure import Meter, Purpose
 from dstream.media.decode import ClipDecoder
 from dstream.media.pixels import PixelSettings
 from dstream.media.reader import StoreReader
-from dstream.recipe import Recipe, SideFile
+from dstream.recipe import Recipe, SideFile, files_of
 from dstream.store.base import ObjectInfo, Store
 from dstream.units import MIB
 
@@ -144,7 +144,7 @@ def dry_run(
         raise InvalidInputError(f"sample_files is {sample_files}, expected at least 1")
     settings = settings or IngestSettings()
     clock = clock or SystemClock()
-    found = scan(source, settings, meter or Meter(), skips)
+    found = scan(source, settings, meter or Meter(), skips, files_of(recipe))
     chosen = spread(found.units, sample_files)
     sampler = _Sampler(source, recipe, settings, clock)
     with ThreadPoolExecutor(settings.workers, thread_name_prefix="dstream-sample") as pool:

@@ -13,7 +13,7 @@ from dstream.format.index_codec import join_entries
 from dstream.format.manifest import ObjectCount
 from dstream.format.root import sha256_hex
 from dstream.format.schema import REPOSITORY
-from dstream.format.tar import Member, TarWriter
+from dstream.format.tar import BLOCK_BYTES, Member, TarWriter
 from dstream.ingest.journal import Covered, Entry, Journal
 from dstream.ingest.rows import Row, UnitRows, listed, quarantine_row, sample_row
 from dstream.ingest.settings import IngestSettings, Layout
@@ -66,8 +66,10 @@ class Packer:
         settings: IngestSettings,
         journal: Journal,
         spool: Spool | None,
+        align_bytes: int = BLOCK_BYTES,
     ) -> None:
         self._store = store
+        self._align_bytes = align_bytes
         self._session = journal.session
         self._source_url = source_url
         self._settings = settings
@@ -164,7 +166,7 @@ class Packer:
             if group.tar is None:
                 group.path, group.file = self._spool.new_file()
                 group.hashed = HashingFile(group.file)
-                group.tar = TarWriter(group.hashed)
+                group.tar = TarWriter(group.hashed, self._align_bytes)
             with open(copy.path, "rb", buffering=0) as payload:
                 return group.tar.add(Member(info.key, info.size_bytes), payload)
 

@@ -22,7 +22,7 @@ from dstream.media.clip import ClipPlan, ClipRequest, NeedMoreData, plan_clip
 from dstream.media.decode import ClipDecoder
 from dstream.media.index import index_video
 from dstream.media.reader import RandomReader
-from dstream.recipe import Recipe, SampleSpec, SideFile, VideoFile
+from dstream.recipe import Recipe, SampleSpec, SideFile, VideoFile, files_of
 
 _PIECE_BYTES = 8 << 20
 
@@ -66,9 +66,13 @@ def prepare_video(
         MediaError: the video cannot be used; the reason says why.
         InvalidInputError: the recipe gave samples that cannot be stored.
     """
-    indexes = index_video(
-        reader, need_packets=recipe.needs_packets, max_index_bytes=settings.max_index_bytes
-    )
+    files = files_of(recipe)
+    if files is not None:
+        indexes = files.index(reader)
+    else:
+        indexes = index_video(
+            reader, need_packets=recipe.needs_packets, max_index_bytes=settings.max_index_bytes
+        )
     if not indexes or not len(indexes[0].gops):
         raise MediaError(f"{name} has no frames", reason=MediaReason.NO_FRAMES, name=name)
     for index in indexes:

@@ -15,6 +15,7 @@ from dstream.catalog.sessions import Session
 from dstream.clock import Clock, SystemClock
 from dstream.errors import ConflictError, InvalidInputError, NotFoundError
 from dstream.format.manifest import RecipeRef
+from dstream.format.tar import BLOCK_BYTES
 from dstream.ingest.agenda import Agenda, bad_stem, make_agenda
 from dstream.ingest.commit import Finished, Outcome, commit, find_base
 from dstream.ingest.journal import Covered, Journal, PlanRecord, forget_session, read_done
@@ -32,7 +33,7 @@ from dstream.ingest.settings import (
 from dstream.ingest.spool import Spool
 from dstream.ingest.work import UnitWork, Worker
 from dstream.measure import Meter, Snapshot
-from dstream.recipe import Recipe, recipe_params
+from dstream.recipe import Recipe, files_of, recipe_params
 from dstream.store.base import Store
 
 _MAX_SESSIONS = 100
@@ -81,7 +82,7 @@ def ingest(
     check_name(name)
     before = meter.snapshot()
     plan = _plan(source, name, recipe, settings)
-    found = scan(source, settings, meter, skips)
+    found = scan(source, settings, meter, skips, files_of(recipe))
     base = find_base(catalog, name)
     session = _session(catalog, plan, settings)
     journal = Journal(catalog.store, session, settings.share or WHOLE, meter)
@@ -184,10 +185,11 @@ class _Job:
         if not new and not agenda.bad:
             return {}, tally
         with ExitStack() as stack:
-            folder = self.settings.spool_folder
+            folder, files = self.settings.spool_folder, files_of(self.recipe)
+            align_bytes = BLOCK_BYTES if files is None else files.align_bytes
             spool = stack.enter_context(Spool(folder, self.meter)) if packed else None
             packer = stack.enter_context(
-                Packer(self.store, self.source.url, self.settings, journal, spool)
+                Packer(self.store, self.source.url, self.settings, journal, spool, align_bytes)
             )
 
             def deliver(work: UnitWork) -> None:

@@ -6,6 +6,7 @@ import fnmatch
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 
 import xxhash
 
@@ -24,10 +25,15 @@ from dstream.media.kinds import (
     kind_by_name,
     looks_like_video,
     stem_of,
+    suffix_of,
 )
+from dstream.recipe import FileKind
 from dstream.store.base import ObjectInfo, Store, check_key
 
 _FORMAT_MARK = "_ds/format.json"
+
+KindOf = Callable[[str], bool | None]
+"""As :func:`kind_by_name`: True for a file that gives samples, None where its bytes decide."""
 
 
 class SkipLog:
@@ -75,9 +81,13 @@ class Scan:
 
 
 def scan(
-    source: Store, settings: IngestSettings, meter: Meter, skips: SkipLog | None = None
+    source: Store,
+    settings: IngestSettings,
+    meter: Meter,
+    skips: SkipLog | None = None,
+    files: FileKind | None = None,
 ) -> Scan:
-    """List a source and find its videos.
+    """List a source and find its videos, or the files of another kind.
 
     Raises:
         NotFoundError: there is no such source, or no video in it.
@@ -85,14 +95,20 @@ def scan(
     """
     skips = skips or SkipLog()
     objects = list(source.list(purpose=Purpose.LISTING))
-    usable, bad = _usable(source.url, objects, settings, meter)
-    bad += _left_out(source.url, skips.entries, meter)
-    videos, others = _sorted_out(source, usable, settings.workers, meter)
+    kind_of = kind_by_name if files is None else partial(_has_suffix, files.suffixes)
+    usable, bad = _usable(source.url, objects, settings, meter, kind_of)
+    bad += _left_out(source.url, skips.entries, meter, kind_of)
+    videos, others = _sorted_out(source, usable, settings.workers, meter, kind_of)
     units = make_units(videos, others)
     if not units and not bad:
-        raise NotFoundError(_nothing_found(source.url, len(objects), settings), source=source.url)
+        told = _nothing_found(source.url, len(objects), settings, files)
+        raise NotFoundError(told, source=source.url)
     bad.sort(key=lambda row: row.name)
     return Scan(units, tuple(bad), len(objects))
+
+
+def _has_suffix(suffixes: frozenset[str], name: str) -> bool:
+    return suffix_of(name) in suffixes
 
 
 def in_share(stem: str, share: Share) -> bool:
@@ -130,7 +146,11 @@ def make_units(videos: Iterable[ObjectInfo], others: Iterable[ObjectInfo]) -> tu
 
 
 def _usable(
-    url: str, objects: Sequence[ObjectInfo], settings: IngestSettings, meter: Meter
+    url: str,
+    objects: Sequence[ObjectInfo],
+    settings: IngestSettings,
+    meter: Meter,
+    kind_of: KindOf,
 ) -> tuple[list[ObjectInfo], list[Quarantined]]:
     """What may be read, and videos whose names cannot be used."""
     wanted = _wanted(settings)
@@ -152,7 +172,7 @@ def _usable(
             fault = _name_fault(info.key)
             if fault is None:
                 usable.append(info)
-            elif kind_by_name(info.key) is not False:
+            elif kind_of(info.key) is not False:
                 bad.append(_bad(url, info.key, MediaReason.BAD_NAME, fault, info))
             else:
                 meter.event("scan-skip", "bad-name")
@@ -197,14 +217,16 @@ _LISTING_REASONS = {
 }
 
 
-def _left_out(url: str, entries: Sequence[tuple[str, str]], meter: Meter) -> list[Quarantined]:
+def _left_out(
+    url: str, entries: Sequence[tuple[str, str]], meter: Meter, kind_of: KindOf
+) -> list[Quarantined]:
     """Quarantine rows for what the listing could not give and may have been video."""
     rows: list[Quarantined] = []
     for name, reason in entries:
         known = _LISTING_REASONS.get(reason)
         is_folder = name.endswith("/")
         unread_folder = is_folder and reason != "symlink-loop"
-        if known is None or not (unread_folder or kind_by_name(name) is True):
+        if known is None or not (unread_folder or kind_of(name) is True):
             meter.event("scan-skip", reason)
             continue
         what = f"folder: {known[1]}" if is_folder else known[1]
@@ -227,10 +249,10 @@ def _bad(
 
 
 def _sorted_out(
-    source: Store, usable: Sequence[ObjectInfo], workers: int, meter: Meter
+    source: Store, usable: Sequence[ObjectInfo], workers: int, meter: Meter, kind_of: KindOf
 ) -> tuple[list[ObjectInfo], list[ObjectInfo]]:
     """(videos, other files); files of unknown kind are opened to see."""
-    kinds = [kind_by_name(info.key) for info in usable]
+    kinds = [kind_of(info.key) for info in usable]
     unknown = [info for info, kind in zip(usable, kinds, strict=True) if kind is None]
 
     def sniff(info: ObjectInfo) -> bool:
@@ -257,12 +279,15 @@ def _sorted_out(
     return videos, others
 
 
-def _nothing_found(url: str, listed: int, settings: IngestSettings) -> str:
+def _nothing_found(url: str, listed: int, settings: IngestSettings, files: FileKind | None) -> str:
     chosen = ""
     chosen_by = settings.include, settings.exclude, settings.quarantine
     if any(chosen_by) or not settings.recursive:
         chosen = " that the patterns and options let through"
     seen = "it is empty" if listed == 0 else f"none of its {listed} files is one"
+    if files is not None:
+        wanted = ", ".join(sorted(files.suffixes))
+        return f"no files of this recipe in {url}{chosen}: {seen}; it takes {wanted}"
     suffixes = ", ".join(sorted(VIDEO_EXAMPLES))
     return (
         f"no videos in {url}{chosen}: {seen}; files are taken by suffix ({suffixes} ...) or by "

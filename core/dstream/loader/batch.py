@@ -15,8 +15,12 @@ from dstream.errors import InvalidInputError
 from dstream.loader.buffers import allocate_plain
 from dstream.loader.reader import ReadClip
 from dstream.loader.settings import ArrayKind
+from dstream.media.row_form import row_form
 
 SideData = Mapping[str, Any]
+
+_TENSOR_KINDS = "uifbc"
+"""numpy's kinds of elements that torch has as well."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -24,7 +28,8 @@ class Clip:
     """One clip, by random access."""
 
     video: Any
-    """uint8 [T, C, H, W] (uint16 for deep video with ``pixels="native"``), tensor or array."""
+    """uint8 [T, C, H, W] (uint16 for deep video with ``pixels="native"``), tensor or array. Of an
+    array, its rows [T, ...]; types that numpy lacks (bfloat16) are their bits in a numpy array."""
     key: str
     """Which sample it shows."""
     start_s: float
@@ -47,7 +52,8 @@ class Batch:
     """B clips. ``video`` and numeric ``side`` data are tensors where torch is used."""
 
     video: Any
-    """uint8 [B, T, C, H, W] (uint16 for deep video with ``pixels="native"``)."""
+    """uint8 [B, T, C, H, W] (uint16 for deep video with ``pixels="native"``); of arrays, their
+    rows [B, T, ...], as :attr:`Clip.video`."""
     keys: list[str]
     """Sample of each clip."""
     start_s: NDArray[np.float64]
@@ -93,7 +99,7 @@ class Batch:
 
         def changed(array: Any) -> Any:
             if isinstance(array, np.ndarray):
-                if array.dtype.kind not in "uifb":
+                if array.dtype.kind not in _TENSOR_KINDS:
                     return array
                 array = torch.from_numpy(np.ascontiguousarray(array))
             return change(array)
@@ -144,9 +150,27 @@ class ArrayMaker:
         host: NDArray[np.uint8] = pinned.numpy()
         return host
 
-    def hand_over(self, array: NDArray[np.generic]) -> Any:
-        """The array as the user gets it; a tensor shares the memory, or is a copy on the GPU."""
-        if self._torch is None or array.dtype.kind not in "uifb":
+    def hand_over(self, array: NDArray[np.generic], bits_of: str | None = None) -> Any:
+        """The array as the user gets it; a tensor shares the memory, or is a copy on the GPU.
+
+        Args:
+            array: in host memory.
+            bits_of: torch's name of the type whose bits these whole numbers are; None: numbers.
+
+        Raises:
+            InvalidInputError: this torch has no such type.
+        """
+        moved = self._moved(array)
+        if bits_of is None or self._torch is None:
+            return moved
+        if not hasattr(self._torch, bits_of):
+            raise InvalidInputError(
+                f"torch {self._torch.__version__} has no {bits_of}; use array='numpy' for its bits"
+            )
+        return moved.view(getattr(self._torch, bits_of))
+
+    def _moved(self, array: NDArray[np.generic]) -> Any:
+        if self._torch is None or array.dtype.kind not in _TENSOR_KINDS:
             return array
         tensor = self._torch.from_numpy(array)
         if self._device is None:
@@ -178,7 +202,7 @@ def make_clip(read: ReadClip, fps: float, arrays: ArrayMaker, slot: int = -1) ->
     """One clip for the user."""
     decoded = read.decoded
     return Clip(
-        video=arrays.hand_over(decoded.video),
+        video=arrays.hand_over(decoded.video, _bits_of(read)),
         key=read.planned.sample.key,
         start_s=read.planned.start_s,
         pts_s=decoded.pts_s,
@@ -204,7 +228,7 @@ def make_batch(
         InvalidInputError: side arrays that do not fit together.
     """
     return Batch(
-        video=arrays.hand_over(video),
+        video=arrays.hand_over(video, _bits_of(clips[0])),
         keys=[clip.planned.sample.key for clip in clips],
         start_s=np.array([clip.planned.start_s for clip in clips], dtype=np.float64),
         pts_s=np.stack([clip.decoded.pts_s for clip in clips]),
@@ -213,6 +237,11 @@ def make_batch(
         slots=np.array([clip.planned.draw.slot for clip in clips], dtype=np.int64),
         positions=np.array([clip.planned.draw.position for clip in clips], dtype=np.int64),
     )
+
+
+def _bits_of(read: ReadClip) -> str | None:
+    form = row_form(read.planned.sample.index.track.pix_fmt)
+    return None if form is None else form.torch_only
 
 
 def _stacked_side(clips: Sequence[ReadClip]) -> dict[str, NDArray[np.generic]]:

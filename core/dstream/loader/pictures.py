@@ -10,20 +10,25 @@ import numpy as np
 from dstream.errors import InvalidInputError, MediaError
 from dstream.format.index import VideoTrack
 from dstream.media.pixels import PixelSettings, output_dtype, output_shape
+from dstream.media.row_form import row_form
 
 
 @dataclass(frozen=True, slots=True)
 class Picture:
     """Form of one frame as delivered."""
 
-    shape: tuple[int, int, int]
-    """(channels, height, width)."""
+    shape: tuple[int, ...]
+    """(channels, height, width), or that of an array's row."""
     dtype: np.dtype[np.generic]
+    rows: str = ""
+    """Element type and shape of an array's row; empty for pictures."""
 
 
 def picture_of(track: VideoTrack, settings: PixelSettings) -> Picture:
     """The form of the frames that a track gives."""
-    return Picture(output_shape(track, settings), output_dtype(track, settings))
+    form = row_form(track.pix_fmt)
+    rows = "" if form is None else str(form)
+    return Picture(output_shape(track, settings), output_dtype(track, settings), rows)
 
 
 def check_same(one: Picture, one_key: str, other: Picture, other_key: str) -> None:
@@ -31,6 +36,13 @@ def check_same(one: Picture, one_key: str, other: Picture, other_key: str) -> No
     if one == other:
         return
     facts = {"samples": (one_key, other_key), "sizes": (one.shape[1:], other.shape[1:])}
+    if one.rows or other.rows:
+        raise InvalidInputError(
+            f"rows of different forms cannot share a batch: {one.rows or 'pictures'} (sample "
+            f"{one_key!r}) and {other.rows or 'pictures'} (sample {other_key!r}); choose with "
+            f"where=\"pix_fmt = '{one.rows or other.rows}'\", or give batch_size=1",
+            **facts,
+        )
     if one.shape[1:] != other.shape[1:]:
         height, width = one.shape[1:]
         other_height, other_width = other.shape[1:]

@@ -13,6 +13,7 @@ from dstream.clock import Clock, SystemClock
 from dstream.errors import CorruptDataError, InvalidInputError, MediaError, MediaReason
 from dstream.format.index import Access, PacketFlag, VideoIndex, VideoTrack
 from dstream.measure.counters import Meter
+from dstream.media.arrays import write_rows
 from dstream.media.clip import (
     ClipPlan,
     NeedMoreData,
@@ -26,6 +27,7 @@ from dstream.media.codec import CodedPacket, DecodeTally, decode_packets, open_d
 from dstream.media.demux import demux_segments
 from dstream.media.h264 import is_gradual
 from dstream.media.pixels import FrameConverter, PixelSettings, output_dtype, output_shape
+from dstream.media.row_form import ARRAY_CODEC
 from dstream.media.vpx import is_hidden
 
 Bytes = bytes | memoryview
@@ -36,7 +38,8 @@ class DecodedClip:
     """The frames of one clip."""
 
     video: NDArray[np.generic]
-    """[T, C, H, W], uint8 or uint16; the caller's ``out`` where one was given."""
+    """[T, C, H, W], uint8 or uint16, or an array's rows [T, ...]; the caller's ``out`` where one
+    was given."""
     pts: NDArray[np.int64]
     """[T] in the track's ticks."""
     pts_s: NDArray[np.float64]
@@ -175,8 +178,9 @@ class ClipDecoder:
         ]
         places: dict[int, list[Place]] = {}
         for clip, video, wanted in zip(clips, videos, targets, strict=True):
-            for frame, pts in zip(video, wanted.tolist(), strict=True):
-                places.setdefault(pts, []).append((frame, clip.crop_at))
+            for place, pts in enumerate(wanted.tolist()):
+                # The dots: a row of an array may be one number, and is to be a view of it.
+                places.setdefault(pts, []).append((video[place, ...], clip.crop_at))
         tally, missing = self._fill(index.track, packets, places)
         if tally.skipped and tally.is_damaged:
             # What a decoder invents for lost data depends on all the frames that it saw.
@@ -209,6 +213,11 @@ class ClipDecoder:
         """Decode the packets into their places; returns the pts that did not come out too."""
         tally, missing = DecodeTally(), set(places)
         started_s = self._clock.monotonic_s()
+        if track.codec == ARRAY_CODEC:
+            rows = {pts: [out for out, _ in outs] for pts, outs in places.items()}
+            missing = write_rows(track, packets, rows, tally)
+            self._count(tally, self._clock.monotonic_s() - started_s, 0.0)
+            return tally, missing
         convert_s = 0.0
         for frame in decode_packets(
             open_decoder(track), track, packets, places.keys(), tally, skip=skip

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from dstream.errors import InvalidInputError, MediaError, MediaReason
 from dstream.format.index import VideoTrack
+from dstream.media.row_form import row_form
 
 _DEPTHS = (9, 10, 12, 14, 16)
 _RESERVED_MATRIX = 3
@@ -88,12 +89,19 @@ def resized_shape(track: VideoTrack, settings: PixelSettings) -> tuple[int, int]
     return (short, max(long, short)) if aspect >= 1 else (max(long, short), short)
 
 
-def output_shape(track: VideoTrack, settings: PixelSettings) -> tuple[int, int, int]:
-    """(channels, height, width) of each frame of a clip.
+def output_shape(track: VideoTrack, settings: PixelSettings) -> tuple[int, ...]:
+    """(channels, height, width) of each frame of a clip; of an array, the shape of a row.
 
     Raises:
-        InvalidInputError: when the crop is larger than the picture.
+        InvalidInputError: when the crop is larger than the picture, or rows are to be resized.
     """
+    form = row_form(track.pix_fmt)
+    if form is not None:
+        if settings.resize is not None or settings.crop is not None:
+            raise InvalidInputError(
+                f"resize and crop are for pictures, and the rows are {form}: leave them out"
+            )
+        return form.shape
     height, width = resized_shape(track, settings)
     if settings.crop is not None:
         crop_height, crop_width = settings.crop
@@ -110,7 +118,10 @@ def output_shape(track: VideoTrack, settings: PixelSettings) -> tuple[int, int, 
 
 
 def output_dtype(track: VideoTrack, settings: PixelSettings) -> np.dtype[np.generic]:
-    """uint8, or uint16 for deep pixels kept ``native``."""
+    """uint8, or uint16 for deep pixels kept ``native``; of an array, that of its rows."""
+    form = row_form(track.pix_fmt)
+    if form is not None:
+        return form.memory_dtype
     deep = _target_format(track.pix_fmt, settings) not in ("gbrp", "gray")
     return np.dtype(np.uint16 if deep else np.uint8)
 
