@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from dstream.errors import InvalidInputError
+from dstream_cli.bench_compare import bench_compare
+from dstream_cli.bench_loader import bench_loader
 from dstream_cli.bench_tables import report_parts, skipped_parts
 from dstream_cli.clip_source import Sampling, open_clips, parse_crop, parse_size
 from dstream_cli.options import (
@@ -34,6 +36,8 @@ EPILOG = epilog(
     "dstream bench gameplay@v3 --clips 500 --batch-size 16 --resize 256 --json",
     "dstream bench gameplay --split train --where 'width >= 1280 and fps > 20'",
     "dstream bench s3://raw/videos --frames 16 --stride 2 --clips 100",
+    "dstream bench --loader train:make_loader --loader-arg workers=4 --step-ms 50",
+    "dstream bench --compare before.json after.json",
     codes=(0, 1, 2, 3, 10, 12),
 )
 _DEFAULT_SECONDS = 20.0
@@ -51,8 +55,38 @@ def run(
         typer.Argument(
             metavar="NAME[@REF] | SOURCE",
             help="A dataset's generation, or a folder or bucket of raw videos.",
+            show_default=False,
         ),
-    ],
+    ] = "",
+    loader: Annotated[
+        str,
+        typer.Option(
+            metavar="MODULE:FACTORY", help="Measure what this function gives: batches of any make."
+        ),
+    ] = "",
+    loader_arg: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="K=V", help="An argument of FACTORY, as Python writes it. Repeatable."
+        ),
+    ] = None,
+    warmup: Annotated[
+        int, typer.Option(metavar="N", min=1, help="Batches of --loader before it is counted.")
+    ] = 5,
+    compare: Annotated[
+        tuple[str, str] | None,
+        typer.Option(
+            metavar="A.json B.json",
+            help="Compare what --json printed; each is a file, or several with commas.",
+            show_default=False,
+        ),
+    ] = None,
+    repeat: Annotated[
+        int, typer.Option(metavar="N", min=1, help="Measure so often, each time anew.")
+    ] = 1,
+    step_ms: Annotated[
+        float, typer.Option(metavar="MS", min=0, help="Wait so long with each batch, as a step.")
+    ] = 0,
     clips: Annotated[
         int,
         typer.Option(metavar="N", min=0, show_default=False, help="Stop after this many clips."),
@@ -71,7 +105,15 @@ def run(
     fps: Annotated[
         float | None, typer.Option(metavar="RATE", help="Take frames by time instead.")
     ] = None,
-    batch_size: Annotated[int, typer.Option(metavar="N", min=1, help="Clips a batch.")] = 8,
+    batch_size: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            min=1,
+            show_default=False,
+            help="Clips a batch; 8. With --loader: what a batch holds, where it does not tell.",
+        ),
+    ] = None,
     workers: Annotated[
         int | None, typer.Option(metavar="N", min=1, help="Decoding threads; one for each CPU.")
     ] = None,
@@ -115,9 +157,28 @@ def run(
     """Stream clips as training would, and report the rate, the cost and the bottleneck.
 
     Nothing is done with the clips, so the rate is the loader's own top speed. Clips repeat when
-    the data is smaller than what is asked for.
+    the data is smaller than what is asked for. --loader measures a loader of any make instead:
+    batches from any Python function, with --clips for samples.
     """
     call = common(context, repo=repo, quiet=quiet, s3_arg=s3_arg)
+    if sum((bool(target), bool(loader), compare is not None)) != 1:
+        raise InvalidInputError("give NAME[@REF], SOURCE, --loader or --compare, and one of them")
+    if compare is not None:
+        return bench_compare(call, *compare)
+    if not seconds and not clips:
+        seconds = _DEFAULT_SECONDS
+    if loader:
+        return bench_loader(
+            call,
+            loader,
+            loader_arg or (),
+            repeat,
+            warmup=warmup,
+            seconds=seconds or None,
+            samples=clips or None,
+            step_s=step_ms / 1000,
+            batch_size=batch_size,
+        )
     if stride is not None and fps is not None:
         raise InvalidInputError("give --stride or --fps, not both")
     source = open_clips(
@@ -139,7 +200,7 @@ def run(
     if on_error is None:
         on_error = "skip" if is_path(target, call.repo) else "raise"
     with source.loader(
-        batch_size,
+        batch_size or 8,
         rank=0,  # one process measures itself, whatever launched it
         world_size=1,
         epochs=None,
@@ -148,15 +209,15 @@ def run(
         on_error=on_error,
         max_failures=_ANY_NUMBER,
         **settings,
-    ) as loader:
-        _drain(call, loader, clips, seconds if seconds or clips else _DEFAULT_SECONDS)
-        report, failures = loader.report(), loader.failures
+    ) as running:
+        _drain(call, running, clips, seconds, step_ms / 1000)
+        report, failures = running.report(), running.failures
     document = {"target": target, "report": report.as_json(), "skipped": failures}
     call.out.result(document, [*report_parts(report), *skipped_parts(failures)])
     return 3 if report.skips else 0
 
 
-def _drain(call: Common, loader: Loader, clips: int, seconds: float) -> None:
+def _drain(call: Common, loader: Loader, clips: int, seconds: float, step_s: float) -> None:
     """Take batches until there were enough clips, or the time is up."""
     from dstream.clock import SystemClock
 
@@ -165,6 +226,7 @@ def _drain(call: Common, loader: Loader, clips: int, seconds: float) -> None:
     with ProgressLine(call.out, clock, "bench") as line:
         for batch in loader:
             taken += len(batch)
+            clock.sleep(step_s)
             line.update(
                 done=taken, total=clips or None, done_bytes=0, total_bytes=None, what="clips"
             )

@@ -189,20 +189,29 @@ class BenchDocument:
         Raises:
             InvalidInputError: it is no such document, or one of another version.
         """
-        if isinstance(document, str):
-            try:
-                document = json.loads(document)
-            except ValueError as error:
-                raise _fault("", f"is no JSON ({error})") from error
-        schema = document.get("schema") if isinstance(document, Mapping) else None
-        if schema != SCHEMA:
-            raise _fault(
-                "schema",
-                f"is {schema!r:.60}, this dstream reads {SCHEMA!r}: run the bench again with this "
-                "version, or read it with the version that wrote it",
-            )
-        parsed: BenchDocument = _read(cls, document, "")
+        parsed: BenchDocument = read_document(cls, SCHEMA, document)
         return parsed
+
+
+def read_document(kind: type, schema: str, document: str | Mapping[str, Any]) -> Any:
+    """A versioned document, of JSON text or types, as the dataclass ``kind``.
+
+    Raises:
+        InvalidInputError: it is no such document, or one of another version.
+    """
+    if isinstance(document, str):
+        try:
+            document = json.loads(document)
+        except ValueError as error:
+            raise _fault("", f"is no JSON ({error})") from error
+    found = document.get("schema") if isinstance(document, Mapping) else None
+    if found != schema:
+        raise _fault(
+            "schema",
+            f"is {found!r:.60}, this dstream reads {schema!r}: run the bench again with this "
+            "version, or read it with the version that wrote it",
+        )
+    return _read_fields(kind, document, "")
 
 
 def _fault(where: str, what: str) -> InvalidInputError:
@@ -243,6 +252,6 @@ def _read_fields(kind: Any, value: Any, where: str) -> Any:
     names = {spec.name for spec in fields(kind)}
     if set(value) != names:
         differs = sorted(names.symmetric_difference(map(str, value)))
-        raise _fault(where, f"has other fields than {SCHEMA}: {', '.join(differs)}")
+        raise _fault(where, f"has other fields than {kind.__name__}: {', '.join(differs)}")
     prefix = f"{where}." if where else ""
     return kind(**{name: _read(types[name], value[name], prefix + name) for name in names})

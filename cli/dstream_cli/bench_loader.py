@@ -1,0 +1,109 @@
+"""``dstream bench --loader``: any Python iterable of batches, measured in this process."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from dstream_cli.options import Common, named_values
+from dstream_cli.progress import ProgressLine
+from dstream_cli.render import Facts, Part
+
+if TYPE_CHECKING:
+    from dstream.diagnose.bench.loader_document import LoaderDocument
+
+
+def bench_loader(
+    call: Common, name: str, arguments: Sequence[str], repeat: int, **limited: Any
+) -> int:
+    """Measure the loader that ``name`` makes, ``repeat`` times anew, and print what came out.
+
+    ``limited`` are the fields of :class:`~dstream.diagnose.bench.any_loader.Limits`.
+    """
+    from dstream.clock import SystemClock
+    from dstream.diagnose.bench.any_loader import Limits, find_factory, measure
+    from dstream.diagnose.bench.loader_document import summed_up
+    from dstream.diagnose.bench.processes import usable_cores
+    from dstream.diagnose.bench.versions import versions
+
+    given, limits = parse_arguments(arguments), Limits(**limited)
+    factory, clock = find_factory(name), SystemClock()
+    with ProgressLine(call.out, clock, "bench") as line:
+
+        def told(batches: int) -> None:
+            line.update(done=batches, total=None, done_bytes=0, total_bytes=None, what="batches")
+
+        runs = [measure(name, factory, given, limits, clock, told) for _ in range(repeat)]
+    document = summed_up(
+        name,
+        runs,
+        settings={
+            **{f"--loader-arg {key}": value for key, value in given.items()},
+            "step_ms": 1000 * limits.step_s,
+            "warmup": limits.warmup,
+            "seconds": limits.seconds,
+            "samples": limits.samples,
+            "batch_size": limits.batch_size,
+        },
+        versions=versions(),
+        step_s=limits.step_s,
+        cores=usable_cores(),
+    )
+    call.out.result(document.as_json(), report_parts(document))
+    return 0
+
+
+def parse_arguments(pairs: Sequence[str]) -> dict[str, Any]:
+    """``k=v`` pairs, each value a Python literal or else text.
+
+    >>> parse_arguments(["workers=4", "size=(180, 320)", "name=a b", "text='4'"])
+    {'workers': 4, 'size': (180, 320), 'name': 'a b', 'text': '4'}
+    """
+    return {key: _literal(text) for key, text in named_values(pairs, "--loader-arg").items()}
+
+
+def _literal(text: str) -> Any:
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        return text
+
+
+def report_parts(document: LoaderDocument) -> list[Part]:
+    """The document for people; ``docs/bench.md`` explains the numbers."""
+    from dstream.diagnose.bench.loader_document import typical
+    from dstream.units import format_bytes, format_duration
+
+    run = typical(document.runs)
+    batches = f"{run.batches:,} in {format_duration(run.wall_s)}, {run.batches_per_second:.3g}/s"
+    facts: list[tuple[str, object]] = [("batches", batches)]
+    if run.samples_per_second is None:
+        facts.append(("samples", "the batches do not tell: give --batch-size"))
+    else:
+        facts.append(
+            ("samples", f"{run.samples:,} by {run.samples_by}, {run.samples_per_second:.3g}/s")
+        )
+    if run.batch_bytes is not None:
+        facts.append(("a batch", format_bytes(run.batch_bytes)))
+    facts += [
+        (
+            "first batch",
+            f"after {format_duration(run.first_batch_s)}, the factory took "
+            f"{format_duration(run.factory_s)}",
+        ),
+        ("waiting", f"{run.wait_share:.0%} of the time"),
+    ]
+    if run.cpu_s is not None and run.cores_busy is not None:
+        processes = "1 process" if run.processes == 1 else f"{run.processes} processes"
+        busy = f"{run.cores_busy:.1f} of {document.cores:.3g} cores"
+        facts.append(("CPU", f"{run.cpu_s:.3g} s, {busy}, {processes}"))
+    if run.peak_rss_bytes is not None:
+        shared = (
+            "" if run.peak_pss_bytes is None else f" ({format_bytes(run.peak_pss_bytes)} different)"
+        )
+        facts.append(("memory", f"{format_bytes(run.peak_rss_bytes)} at most{shared}"))
+    if len(document.repeats) > 1:
+        rates = ", ".join(f"{rate:.3g}" for rate in document.repeats)
+        facts.append(("repeats", f"{rates} {document.unit}"))
+    return [Facts(facts), document.verdict.sentence]
