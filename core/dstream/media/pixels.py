@@ -177,7 +177,7 @@ class FrameConverter:
                 height=frame.height,
             )
         height, width = resized_shape(track, self._settings)
-        top, left = _crop_offset(self._settings, (height, width), out.shape[1:], crop_at)
+        top, left = crop_offset(self._settings, (height, width), out.shape[1:], crop_at)
         if track.rotation_deg in (90, 270):
             height, width = width, height
         planes = [p[:height, :width] for p in _planes(self._reformat(frame, track, height, width))]
@@ -251,12 +251,17 @@ def _planes(frame: av.VideoFrame) -> list[NDArray[np.generic]]:
     ]
 
 
-def _crop_offset(
+def crop_offset(
     settings: PixelSettings,
     picture: tuple[int, int],
     crop: tuple[int, ...],
     crop_at: tuple[float, float] | None,
 ) -> tuple[int, int]:
+    """(top, left) of the crop in a picture, both as (height, width).
+
+    Raises:
+        InvalidInputError: a random crop that is not told where it lies.
+    """
     room = picture[0] - crop[0], picture[1] - crop[1]
     if settings.crop is None or settings.crop_mode == "center":
         return room[0] // 2, room[1] // 2
