@@ -128,7 +128,7 @@ def test_any_sequence_of_units_is_converted_like_ffmpeg_does(
         max_size=6,
     )
 
-    @settings(max_examples=60)
+    @settings(max_examples=150)
     @given(st.lists(packet, min_size=1, max_size=5), st.integers(0, 3))
     def check(packets: list[list[tuple[int, bytes, bool]]], cut: int) -> None:
         theirs = BitStreamFilterContext(f"{codec}_mp4toannexb", track)

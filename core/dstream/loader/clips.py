@@ -32,6 +32,7 @@ from dstream.loader.steps import Ranks
 from dstream.measure import Meter, Snapshot
 from dstream.measure.spans import SpanSink
 from dstream.media.decode import ClipDecoder
+from dstream.media.decoders.selection import DecoderName, decoder_choice
 from dstream.recipe import Recipe
 from dstream.units import GIB, KIB, MIB
 
@@ -207,6 +208,7 @@ class Clips:
         quarantine: str | os.PathLike[str] | None = None,
         decode_timeout_s: float = 60.0,
         max_outage_s: float = 900.0,
+        decoder: DecoderName = "cpu",
         device: str | None = None,
         array: ArrayKind | None = None,
         spans: SpanSink | None = None,
@@ -242,6 +244,8 @@ class Clips:
                 ``dstream ingest --quarantine``; ranks may share it.
             decode_timeout_s: longest time in a codec for one clip, which has failed then.
             max_outage_s: longest time to wait for a store that does not answer at all.
+            decoder: ``cpu``; ``auto``: NVDEC for what it takes, the rest on the CPU, counted by
+                reason; ``nvdec``: nothing on the CPU.
             device: ``cuda`` or ``cuda:N`` copies batches there.
             array: ``torch`` or ``numpy``.
             spans: hears when each stage of each clip began and ended, from any thread.
@@ -271,6 +275,7 @@ class Clips:
             quarantine=None if quarantine is None else Path(quarantine),
             decode_timeout_s=decode_timeout_s,
             max_outage_s=max_outage_s,
+            decoder=decoder_choice(decoder, device),
             device=device,
             array=array or self._array,
         )

@@ -24,13 +24,14 @@ from dstream.measure.laps import Laps
 from dstream.measure.spans import SpanStage
 from dstream.media.clip import ClipPlan
 from dstream.media.decode import Bytes, ClipDecoder, DecodedClip, Wanted
+from dstream.media.decoders.selection import DecoderChoice
 
 
 class _WatchedDecoder(ClipDecoder):
     """Knows since when it has been inside the codec."""
 
-    def __init__(self, reader: ClipReader, clock: Clock) -> None:
-        super().__init__(reader.settings.pixels, reader.meter, clock=clock)
+    def __init__(self, reader: ClipReader, clock: Clock, choice: DecoderChoice) -> None:
+        super().__init__(reader.settings.pixels, reader.meter, clock=clock, choice=choice)
         self._time = clock
         self.since_s: float | None = None
 
@@ -64,6 +65,7 @@ class DecodeStage:
         work: gives the clips.
         fetch: gives substitutes.
         sharing: decodes groups.
+        choice: what to decode with.
         timeout_s: longest time inside the codec for one clip.
         clock: measures it.
         start: starts a thread that runs a function.
@@ -75,20 +77,21 @@ class DecodeStage:
         work: Work,
         fetch: FetchStage,
         sharing: Sharing,
+        choice: DecoderChoice,
         timeout_s: float,
         clock: Clock,
         start: Callable[[str, Callable[[], None]], threading.Thread],
     ) -> None:
         self._reader, self._work, self._fetch = reader, work, fetch
         self._timeout_s, self._clock, self._start = timeout_s, clock, start
-        self._sharing = sharing
+        self._sharing, self._choice = sharing, choice
         self._meter, self._spans = reader.meter, reader.spans
         self._workers: list[_Worker] = []
         self._started = 0
 
     def add(self) -> None:
         """Start one more thread."""
-        worker = _Worker(_WatchedDecoder(self._reader, self._clock))
+        worker = _Worker(_WatchedDecoder(self._reader, self._clock, self._choice))
         self._workers.append(worker)
         name = f"dstream-decode-{self._started}"
         self._started += 1
@@ -120,6 +123,8 @@ class DecodeStage:
         worker.is_abandoned = True
         self._workers.remove(worker)
         self._meter.event("deadline", "decode")
+        if worker.thread is not None:
+            worker.decoder.lose(worker.thread)
         self._fetch.release(job)
         sample = job.planned.sample
         error = MediaError(

@@ -91,7 +91,14 @@ class Pipeline:
         )
         self._outage = Outage(settings.max_outage_s, reader.source.name, self._meter, clock)
         self._decode = DecodeStage(
-            reader, self._work, self._fetch, sharing, settings.decode_timeout_s, clock, self._start
+            reader,
+            self._work,
+            self._fetch,
+            sharing,
+            settings.decoder,
+            settings.decode_timeout_s,
+            clock,
+            self._start,
         )
         self.is_orphan = False
         """This is a forked child's copy, whose threads are the parent's."""

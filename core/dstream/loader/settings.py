@@ -11,6 +11,7 @@ from typing import Literal
 from dstream.errors import InvalidInputError
 from dstream.loader.failures import OnError
 from dstream.loader.plan import Sampling, Shuffle, Window, shuffle_of, whole
+from dstream.media.decoders.selection import DecoderChoice
 from dstream.media.pixels import PixelSettings
 from dstream.units import GIB, KIB, MIB
 
@@ -80,6 +81,7 @@ class LoaderSettings:
     """Longest time in a codec for one clip; then the thread is left behind and the clip failed."""
     max_outage_s: float = 900.0
     """Longest time that the store may not answer at all; 0 ends with the usual retries."""
+    decoder: DecoderChoice = field(default_factory=DecoderChoice)
     device: str | None = None
     """None or ``cpu``: memory of this process. ``cuda`` or ``cuda:N``: copied there."""
     array: ArrayKind | None = None

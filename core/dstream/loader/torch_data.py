@@ -44,7 +44,8 @@ class ClipsDataset(_IterableDataset):  # type: ignore[misc]
             process; by default they share the CPUs.
 
     Raises:
-        InvalidInputError: as :meth:`Clips.loader`, or ``device`` was given.
+        InvalidInputError: as :meth:`Clips.loader`, or ``device`` or ``decoder``
+            was given.
     """
 
     def __init__(self, clips: Clips, batch_size: int, options: Mapping[str, Any]) -> None:
@@ -53,6 +54,11 @@ class ClipsDataset(_IterableDataset):  # type: ignore[misc]
                 f"device={options['device']!r}: worker processes leave the GPU alone; move batches "
                 "where they arrive, with batch.to(device, non_blocking=True) and "
                 "DataLoader(pin_memory=True), or iterate over clips.loader(device=...)"
+            )
+        if options.get("decoder") not in (None, "cpu"):
+            raise InvalidInputError(
+                f"decoder={options['decoder']!r}: worker processes leave the GPU alone; iterate "
+                "over clips.loader(decoder=...)"
             )
         loader = clips.loader(batch_size, **options)
         self._clips, self._batch_size = clips, batch_size

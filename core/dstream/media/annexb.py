@@ -18,7 +18,8 @@ _SHORT_START = b"\0\0\1"
 _MIN_AVCC_BYTES = 7
 _MIN_HVCC_BYTES = 23
 # H.264 Table 7-1.
-_SLICE, _IDR, _SPS, _PPS = 1, 5, 7, 8
+_SLICE, _IDR, _SEI, _SPS, _PPS = 1, 5, 6, 7, 8
+_BUFFERING_PERIOD = b"\0"
 # HEVC Table 7-1: pictures to start from, and what a hvcC may hold.
 _IRAP = range(16, 24)
 _HEVC_SETS = range(32, 35)  # VPS, SPS, PPS
@@ -84,6 +85,8 @@ class _AsStored:
 class _H264:
     """Sets go before the first slice of an IDR picture that brings none of its own.
 
+    Or before its buffering period, a message that speaks of them.
+
     Sets that a packet brings replace those of the container. What was seen is remembered from
     packet to packet: of a picture in several packets only the first gets the sets.
     """
@@ -129,6 +132,10 @@ class _H264:
             if not self._sps_seen and self._sps:
                 self._sps_seen = True
                 yield self._sps
+        elif kind == _SEI and unit[1:2] == _BUFFERING_PERIOD:
+            if not self._sps_seen and not self._pps_seen:
+                self._sps_seen, self._pps_seen = bool(self._sps), bool(self._pps)
+                yield self._sps + self._pps
         elif kind == _IDR:
             # first_mb_in_slice is 0, the single bit 1 in Exp-Golomb: another picture begins.
             self._new_idr = self._new_idr or (len(unit) > 1 and unit[1] & 0x80 != 0)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -11,9 +12,8 @@ from numpy.typing import NDArray
 
 from dstream.clock import Clock, SystemClock
 from dstream.errors import CorruptDataError, InvalidInputError, MediaError, MediaReason
-from dstream.format.index import Access, PacketFlag, VideoIndex, VideoTrack
+from dstream.format.index import Access, PacketFlag, VideoIndex
 from dstream.measure.counters import Meter
-from dstream.media.arrays import write_rows
 from dstream.media.clip import (
     ClipPlan,
     NeedMoreData,
@@ -23,11 +23,12 @@ from dstream.media.clip import (
     resolve_targets,
     widen,
 )
-from dstream.media.codec import CodedPacket, DecodeTally, decode_packets, open_decoder
+from dstream.media.codec import CodedPacket, DecodeTally
+from dstream.media.decoders.contract import Outcome, Place, Run
+from dstream.media.decoders.selection import DecoderChoice, Decoders
 from dstream.media.demux import demux_segments
 from dstream.media.h264 import is_gradual
-from dstream.media.pixels import FrameConverter, PixelSettings, output_dtype, output_shape
-from dstream.media.row_form import ARRAY_CODEC
+from dstream.media.pixels import PixelSettings, output_dtype, output_shape
 from dstream.media.vpx import is_hidden
 
 Bytes = bytes | memoryview
@@ -64,18 +65,21 @@ class Wanted:
     """Where a random crop lies, see :meth:`FrameConverter.write`."""
 
 
-Place = tuple[NDArray[np.generic], tuple[float, float] | None]
-"""Where a frame goes, [C, H, W], and its crop."""
-
-
 class ClipDecoder:
     """Decodes clips of any tracks, one after the other. One per thread."""
 
-    def __init__(self, pixels: PixelSettings, meter: Meter, *, clock: Clock | None = None) -> None:
+    def __init__(
+        self,
+        pixels: PixelSettings,
+        meter: Meter,
+        *,
+        clock: Clock | None = None,
+        choice: DecoderChoice | None = None,
+    ) -> None:
         self._pixels = pixels
         self._meter = meter
         self._clock = clock or SystemClock()
-        self._converter = FrameConverter(pixels)
+        self._decoders = Decoders(pixels, meter, self._clock, choice)
         self.convert_s = 0.0
         """Time spent converting frames since it was last set to 0."""
 
@@ -143,6 +147,10 @@ class ClipDecoder:
             self._meter.event("fallback", str(need.facts["side"]))
             raise
 
+    def lose(self, thread: threading.Thread) -> None:
+        """``thread`` hangs in here, and this decoder with it; see :meth:`Decoders.lose`."""
+        self._decoders.lose(thread)
+
     def _check(self, plan: ClipPlan, data: Sequence[Bytes]) -> None:
         if len(data) != len(plan.extents):
             raise InvalidInputError(f"got {len(data)} byte strings for {len(plan.extents)} GOPs")
@@ -181,13 +189,14 @@ class ClipDecoder:
             for place, pts in enumerate(wanted.tolist()):
                 # The dots: a row of an array may be one number, and is to be a view of it.
                 places.setdefault(pts, []).append((video[place, ...], clip.crop_at))
-        tally, missing = self._fill(index.track, packets, places)
-        if tally.skipped and tally.is_damaged:
+        outcome = self._run(Run(index.track, packets, places))
+        if outcome.tally.skipped and outcome.tally.is_damaged:
             # What a decoder invents for lost data depends on all the frames that it saw.
             self._meter.event("fallback", "decode-all")
-            tally, missing = self._fill(index.track, packets, places, skip=False)
-        if missing:
-            raise self._lacking(index, plan, tally, missing)
+            outcome = self._run(Run(index.track, packets, places), skip=False)
+        tally = outcome.tally
+        if outcome.missing:
+            raise self._lacking(index, plan, tally, outcome.missing)
         self._meter.add("frames.delivered", sum(map(len, targets)))
         track = index.track
         return [
@@ -202,40 +211,11 @@ class ClipDecoder:
             for clip, video, pts in zip(clips, videos, targets, strict=True)
         ]
 
-    def _fill(
-        self,
-        track: VideoTrack,
-        packets: Sequence[CodedPacket],
-        places: Mapping[int, Sequence[Place]],
-        *,
-        skip: bool = True,
-    ) -> tuple[DecodeTally, set[int]]:
-        """Decode the packets into their places; returns the pts that did not come out too."""
-        tally, missing = DecodeTally(), set(places)
+    def _run(self, run: Run, *, skip: bool = True) -> Outcome:
         started_s = self._clock.monotonic_s()
-        if track.codec == ARRAY_CODEC:
-            rows = {pts: [out for out, _ in outs] for pts, outs in places.items()}
-            missing = write_rows(track, packets, rows, tally)
-            self._count(tally, self._clock.monotonic_s() - started_s, 0.0)
-            return tally, missing
-        convert_s = 0.0
-        for frame in decode_packets(
-            open_decoder(track), track, packets, places.keys(), tally, skip=skip
-        ):
-            if frame.pts not in missing:
-                continue
-            missing.discard(frame.pts)
-            begun_s = self._clock.monotonic_s()
-            (first, first_crop), *others = places[frame.pts]
-            self._converter.write(frame, track, first, first_crop)
-            for other, crop_at in others:
-                if crop_at == first_crop:
-                    np.copyto(other, first)
-                else:
-                    self._converter.write(frame, track, other, crop_at)
-            convert_s += self._clock.monotonic_s() - begun_s
-        self._count(tally, convert_s, self._clock.monotonic_s() - started_s - convert_s)
-        return tally, missing
+        outcome = self._decoders.decode(run, skip=skip)
+        self._count(outcome, self._clock.monotonic_s() - started_s)
+        return outcome
 
     def _output(
         self, index: VideoIndex, frames: int, out: NDArray[np.generic] | None
@@ -252,10 +232,11 @@ class ClipDecoder:
             )
         return out
 
-    def _count(self, tally: DecodeTally, convert_s: float, decode_s: float) -> None:
-        self._meter.add("seconds.decode", decode_s)
-        self._meter.add("seconds.convert", convert_s)
-        self.convert_s += convert_s
+    def _count(self, outcome: Outcome, wall_s: float) -> None:
+        tally = outcome.tally
+        self._meter.add("seconds.decode", wall_s - outcome.convert_s)
+        self._meter.add("seconds.convert", outcome.convert_s)
+        self.convert_s += outcome.convert_s
         self._meter.add("frames.decoded", tally.frames)
         self._meter.add("frames.skipped", tally.without_frame)
         if tally.invalid_packets:

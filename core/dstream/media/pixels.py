@@ -180,7 +180,9 @@ class FrameConverter:
         top, left = crop_offset(self._settings, (height, width), out.shape[1:], crop_at)
         if track.rotation_deg in (90, 270):
             height, width = width, height
-        planes = [p[:height, :width] for p in _planes(self._reformat(frame, track, height, width))]
+        planes = [
+            p[:height, :width] for p in frame_planes(self._reformat(frame, track, height, width))
+        ]
         order = (2, 0, 1) if len(planes) == 3 else (0,)
         for channel, plane in zip(out, order, strict=True):
             shown = planes[plane][:, ::-1] if track.mirrored else planes[plane]
@@ -235,12 +237,12 @@ class FrameConverter:
         if (padded.width, padded.height, padded.format.name) != (width, height, name):
             padded = self._padded = av.VideoFrame(width, height, name)
         padded.colorspace, padded.color_range = frame.colorspace, frame.color_range
-        for target, source in zip(_planes(padded), _planes(frame), strict=True):
+        for target, source in zip(frame_planes(padded), frame_planes(frame), strict=True):
             np.copyto(target[: source.shape[0], : source.shape[1]], source)
         return padded
 
 
-def _planes(frame: av.VideoFrame) -> list[NDArray[np.generic]]:
+def frame_planes(frame: av.VideoFrame) -> list[NDArray[np.generic]]:
     """Views of the planes [H, W], valid while the frame lives; padding cut off."""
     dtype = np.dtype(np.uint16 if frame.format.name.endswith("le") else np.uint8)
     return [

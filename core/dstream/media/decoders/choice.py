@@ -1,0 +1,103 @@
+"""Which tracks NVDEC is given: a function of what the stream is and what the device can do.
+
+The reasons are codes; they count in ``report()`` under ``fallbacks``, and ``dstream doctor``
+names them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from dstream.format.index import VideoTrack
+from dstream.media.parameter_sets import is_progressive
+
+NVDEC_CODECS = ("h264", "hevc", "vp9", "av1")
+"""What is given to NVDEC at all. The rest is decoded on the CPU, whatever the device says."""
+
+DEPTHS = {"yuv420p": 8, "yuvj420p": 8, "yuv420p10le": 10, "yuv420p12le": 12}
+"""Bits of each pixel format that is given to NVDEC: 4:2:0 only."""
+
+_PROFILES = {
+    ("h264", "yuv420p10le"): "high10",
+    ("h264", "yuv422p"): "high422",
+    ("h264", "yuv422p10le"): "high422",
+    ("h264", "yuv444p"): "high444",
+    ("hevc", "yuv420p10le"): "main10",
+    ("hevc", "yuv420p12le"): "main12",
+}
+_MACROBLOCK = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a device decodes of one codec at one bit depth, in pixels."""
+
+    min_width: int
+    max_width: int
+    min_height: int
+    max_height: int
+    max_macroblocks: int
+    """Of 16 x 16 pixels in a picture; it may refuse pictures within both sides' limits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What a device says that it can do."""
+
+    engines: int
+    formats: Mapping[tuple[str, int], Limits]
+    """(codec, bit depth) of 4:2:0 video -> limits; what is not there is not decoded."""
+
+
+@dataclass(frozen=True, slots=True)
+class Coding:
+    """What a decoder has to be able to do for a stream."""
+
+    codec: str
+    pix_fmt: str
+    width: int
+    height: int
+    is_interlaced: bool = False
+    """Or may be: field pictures come out of NVDEC deinterlaced, unlike those of a CPU."""
+
+
+def coding_of(track: VideoTrack, sets: Iterable[bytes]) -> Coding:
+    """What a run of a track needs.
+
+    Args:
+        track: says codec, pixels and size.
+        sets: the parameter sets that its first packet comes with.
+    """
+    interlaced = track.codec in ("h264", "hevc") and not is_progressive(track.codec, sets)
+    return Coding(track.codec, track.pix_fmt, track.width, track.height, interlaced)
+
+
+def refusal(coding: Coding, device: Capabilities) -> str | None:
+    """Why NVDEC is not given a stream; None where it is.
+
+    >>> hd = Limits(48, 4096, 16, 4096, 65536)
+    >>> h100 = Capabilities(7, {("h264", 8): hd, ("hevc", 8): hd, ("hevc", 10): hd})
+    >>> refusal(Coding("h264", "yuv420p", 1920, 1080), h100)
+    >>> refusal(Coding("h264", "yuv420p10le", 1920, 1080), h100)
+    'nvdec_no_h264_high10'
+    >>> refusal(Coding("av1", "yuv420p10le", 1920, 1080), h100)
+    'nvdec_no_av1'
+    """
+    codec, formats = coding.codec, device.formats
+    if codec not in NVDEC_CODECS or not any(name == codec for name, _ in formats):
+        return f"nvdec_no_{codec}"
+    limits = formats.get((codec, DEPTHS.get(coding.pix_fmt, 0)))
+    if limits is None:
+        return f"nvdec_no_{codec}_{_PROFILES.get((codec, coding.pix_fmt), coding.pix_fmt)}"
+    if coding.is_interlaced:
+        return "nvdec_interlaced"
+    width, height = coding.width, coding.height
+    if width % 2 or height % 2:
+        return "nvdec_odd_size"
+    if width < limits.min_width or height < limits.min_height:
+        return "nvdec_too_small"
+    blocks = -(-width // _MACROBLOCK) * -(-height // _MACROBLOCK)
+    if width > limits.max_width or height > limits.max_height or blocks > limits.max_macroblocks:
+        return "nvdec_too_large"
+    return None

@@ -1,0 +1,243 @@
+"""NVDEC through PyNvVideoCodec: what the device can do, and sessions on it.
+
+Written from the signatures of PyNvVideoCodec 2.2.4 and its published sources; see docs/gpu.md
+for what has run on hardware. Nothing is imported before a decoder is asked for: the package
+raises RuntimeError where there is no driver, and it starts CUDA, which no forked child survives.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import importlib.util
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dstream.forks import renew_after_fork
+from dstream.media.decoders.choice import DEPTHS, Capabilities, Limits
+from dstream.media.decoders.pool import PoolState, SessionKey
+from dstream.media.decoders.session_pool import SessionPool
+from dstream.units import GIB
+
+PACKAGE = "PyNvVideoCodec"
+_DRIVER = "libnvcuvid.so.1"
+_CODECS = {"h264": "H264", "hevc": "HEVC", "vp9": "VP9", "av1": "AV1"}
+_SURFACE_DTYPES: dict[str, np.dtype[Any]] = {
+    "NV12": np.dtype(np.uint8),
+    "P016": np.dtype(np.uint16),
+}
+_POOL_BYTES = 4 * GIB
+
+REMEDIES = {
+    "not_installed": "pip install PyNvVideoCodec",
+    "no_driver": "install NVIDIA's driver; in a container set "
+    "NVIDIA_DRIVER_CAPABILITIES=compute,utility,video",
+    "nvdec_unusable": "run dstream doctor",
+    "nvdec_forked": "start processes by spawn, or open the loader in the child alone",
+}
+"""What to do where there is no NVDEC, by reason."""
+
+
+class NvdecError(Exception):
+    """The device, or what came out of it, is not as it should be."""
+
+
+def package_absence() -> str | None:
+    """Why NVDEC cannot be there, without starting CUDA: ``not_installed``, ``no_driver``; or None.
+
+    The driver's own library says it: PyNvVideoCodec loads it by this name.
+    """
+    if importlib.util.find_spec(PACKAGE) is None:
+        return "not_installed"
+    try:
+        ctypes.CDLL(_DRIVER)
+    except OSError:
+        return "no_driver"
+    return None
+
+
+def load_package() -> Any:
+    """PyNvVideoCodec.
+
+    Raises:
+        Exception: RuntimeError where a part of the driver is missing, ImportError, and others.
+    """
+    return importlib.import_module(PACKAGE)
+
+
+class NvdecDevice:
+    """One GPU's decoders, shared by all threads of a process. Thread-safe.
+
+    Args:
+        gpu: its number.
+        absence: why there is none, or None; see :func:`package_absence`.
+        load: gives the package.
+        max_bytes: bound of the device memory of all sessions, by estimate.
+    """
+
+    def __init__(
+        self,
+        gpu: int,
+        absence: Callable[[], str | None] = package_absence,
+        load: Callable[[], Any] = load_package,
+        max_bytes: int = _POOL_BYTES,
+    ) -> None:
+        self._gpu, self._load, self._max_bytes = gpu, load, max_bytes
+        self._lock = threading.Lock()
+        self.absence = absence()
+        """Why it cannot be used, as a code of :data:`REMEDIES`; None: as far as is known it can."""
+        self._package: Any = None
+        self._formats: dict[tuple[str, int], Limits | None] = {}
+        self._pool: SessionPool[NvdecSession] | None = None
+        self.engines = 0
+        """How many it has; 0 before it was asked."""
+        renew_after_fork(self)
+
+    def renew(self) -> None:
+        """In a forked child: CUDA cannot be used there once the parent did. Nothing is freed."""
+        self._lock = threading.Lock()
+        if self._package is not None:
+            self.absence = "nvdec_forked"
+
+    def capabilities(self, codec: str) -> Capabilities | None:
+        """What it does of a codec, asked once; None: it cannot be used, ``absence`` has why."""
+        with self._lock:
+            if self.absence is not None:
+                return None
+            try:
+                return self._capabilities(codec)
+            except Exception:  # of CUDA, of the driver, of the package: all mean the same here
+                self.absence = "nvdec_unusable"
+                return None
+
+    def _capabilities(self, codec: str) -> Capabilities:
+        if self._package is None:
+            self._package = self._load()
+        for depth in sorted(set(DEPTHS.values())) if codec in _CODECS else ():
+            if (codec, depth) not in self._formats:
+                self._formats[codec, depth] = self._ask(codec, depth)
+        found = {name: limits for name, limits in self._formats.items() if limits is not None}
+        return Capabilities(self.engines, found)
+
+    def _ask(self, codec: str, depth: int) -> Limits | None:
+        # The keys are those that the package's own source fills in (PyNvDecoder.cpp).
+        nvc = self._package
+        told = nvc.GetDecoderCaps(
+            gpuid=self._gpu,
+            codec=getattr(nvc.cudaVideoCodec, _CODECS[codec]),
+            chromaformat=nvc.cudaVideoChromaFormat.__members__["420"],
+            bitdepth=depth,
+        )
+        self.engines = max(self.engines, int(told["num_decoder_engines"]))
+        if not told["supported"]:
+            return None
+        names = ("width_min", "width_max", "height_min", "height_max", "mb_num_max")
+        return Limits(*(int(told[name]) for name in names))
+
+    def pool(self) -> SessionPool[NvdecSession]:
+        """Its sessions; ask for capabilities first."""
+        with self._lock:
+            if self._pool is None:
+                state = PoolState(self.engines, self._max_bytes)
+                self._pool = SessionPool(
+                    state, lambda key: NvdecSession(self._package, self._gpu, key)
+                )
+            return self._pool
+
+    def lose(self, thread: threading.Thread) -> None:
+        """See :meth:`SessionPool.lose`."""
+        if self._pool is not None:
+            self._pool.lose(thread)
+
+
+@cache
+def nvdec_device(gpu: int) -> NvdecDevice:
+    """The one of this process."""
+    return NvdecDevice(gpu)
+
+
+class NvdecSession:
+    """One decoder. It serves one run after the other, each drained before the next begins.
+
+    Args:
+        package: PyNvVideoCodec.
+        gpu: the device's number.
+        key: codec and picture.
+
+    Raises:
+        Exception: whatever the package raises.
+    """
+
+    def __init__(self, package: Any, gpu: int, key: SessionKey) -> None:
+        self._nvc, self._key = package, key
+        # bWaitForSessionWarmUp chooses the overload that can put frames into host memory.
+        self._decoder = package.CreateDecoder(
+            gpuid=gpu,
+            codec=getattr(package.cudaVideoCodec, _CODECS[key.codec]),
+            usedevicememory=False,
+            bWaitForSessionWarmUp=False,
+        )
+
+    def close(self) -> None:
+        """Free the decoder."""
+        self._decoder = None
+
+    def decode(self, packets: Sequence[bytes]) -> Iterator[tuple[int, NDArray[np.generic]]]:
+        """All frames of a run, in display order, then the decoder is drained.
+
+        Args:
+            packets: of one run, as the hardware takes them.
+
+        Yields:
+            The number of a packet, and its frame's surface: NV12 [height * 3 / 2, width] uint8,
+            or P016, the same in uint16 with the sample in the high bits. It is valid until the
+            next one is asked for.
+
+        Raises:
+            NvdecError: a frame that no packet of the run can have given, or of another form.
+            Exception: whatever the package raises.
+        """
+        left = set(range(len(packets)))
+        for number, data in enumerate(packets):
+            yield from self._feed(self._packet(number, data), left)
+        end = self._nvc.PacketData()
+        end.decode_flag = int(self._nvc.VideoPacketFlag.ENDOFSTREAM)
+        yield from self._feed(end, left)
+
+    def _packet(self, number: int, data: bytes) -> Any:
+        packet = self._nvc.PacketData()
+        packet.bsl = len(data)
+        packet.bsl_data = np.frombuffer(data, np.uint8).ctypes.data
+        # Numbers instead of times: they survive any clock, and name one packet each. From 1 on,
+        # since a decoder may take 0 for no time at all.
+        packet.pts = packet.dts = number + 1
+        packet.decode_flag = int(self._nvc.VideoPacketFlag.TIMESTAMP)
+        return packet
+
+    def _feed(self, packet: Any, left: set[int]) -> Iterator[tuple[int, NDArray[np.generic]]]:
+        frames = self._decoder.Decode(packet)
+        if frames:
+            self._decoder.SyncOnCUStream()  # copies to the host may still be on their way
+        for frame in frames:
+            number = int(frame.getPTS()) - 1
+            if number not in left:
+                raise NvdecError(f"a frame of packet {number}, which gave one already or never was")
+            left.discard(number)
+            yield number, self._surface(frame)
+
+    def _surface(self, frame: Any) -> NDArray[np.generic]:
+        key, size_bytes = self._key, int(frame.framesize())
+        dtype = _SURFACE_DTYPES.get(frame.format.name)
+        if dtype is None or dtype.itemsize != (1 if key.bit_depth == 8 else 2):
+            raise NvdecError(f"a surface of format {frame.format.name} for {key.bit_depth} bits")
+        if size_bytes != key.width * key.height * 3 // 2 * dtype.itemsize:
+            raise NvdecError(
+                f"a surface of {size_bytes} bytes for {key.width}x{key.height}, {key.bit_depth} bit"
+            )
+        memory = (ctypes.c_ubyte * size_bytes).from_address(int(frame.GetPtrToPlane(0)))
+        return np.frombuffer(memoryview(memory), dtype).reshape(key.height * 3 // 2, key.width)

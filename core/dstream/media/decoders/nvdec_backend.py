@@ -1,0 +1,117 @@
+"""Runs on NVDEC, with frames in host memory: the same pixels as a CPU's, by the same conversion."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import av
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+from dstream.clock import Clock
+from dstream.format.index import VideoTrack
+from dstream.measure.counters import Meter
+from dstream.media.annexb import annexb_of
+from dstream.media.decoders.choice import DEPTHS, Coding, coding_of
+from dstream.media.decoders.contract import FrameSink, Outcome, Run
+from dstream.media.decoders.nvdec import NvdecDevice
+from dstream.media.decoders.pool import SessionKey
+from dstream.media.parameter_sets import parameter_sets
+from dstream.media.pixels import FrameConverter, PixelSettings, frame_planes
+
+_AV1C_HEAD_BYTES = 4
+_P016_BITS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Feed:
+    """A run as the hardware takes it."""
+
+    coding: Coding
+    packets: tuple[bytes, ...]
+    pts: tuple[int, ...]
+    """Of each packet."""
+    key: SessionKey
+
+
+def feed_of(run: Run) -> Feed:
+    """The packets of a run behind start codes, with parameter sets in front.
+
+    Raises:
+        MediaError: lengths that reach past their packet, damaged parameter sets.
+    """
+    track = run.track
+    fed = [packet for packet in run.packets if packet.data]
+    if track.codec in ("h264", "hevc"):
+        converter = annexb_of(track.codec, track.extradata)
+        packets = [converter.convert(packet.data) for packet in fed]
+        header = converter.header
+    else:
+        packets = [bytes(packet.data) for packet in fed]
+        # av1C (AV1 in ISO base media, 2.3.3): four bytes, then the sequence header.
+        header = track.extradata[_AV1C_HEAD_BYTES:] if track.codec == "av1" else b""
+    if packets and header not in packets[0]:
+        # H.264 may start at a recovery point, where FFmpeg's filter inserts nothing.
+        packets[0] = header + packets[0]
+    sets = parameter_sets(track.codec, packets[0] if packets else b"")
+    key = SessionKey(
+        track.codec,
+        DEPTHS.get(track.pix_fmt, 0),
+        track.width,
+        track.height,
+        xxhash.xxh3_64_intdigest(b"".join(sets)),
+    )
+    return Feed(coding_of(track, sets), tuple(packets), tuple(p.pts for p in fed), key)
+
+
+class NvdecBackend:
+    """Decodes on the device, converts on the CPU. One per thread; sessions are the device's."""
+
+    def __init__(
+        self, pixels: PixelSettings, meter: Meter, clock: Clock, device: NvdecDevice
+    ) -> None:
+        self._meter, self._clock, self._device = meter, clock, device
+        self._converter = FrameConverter(pixels)
+        self._picture = av.VideoFrame()
+
+    def decode(self, run: Run, *, skip: bool = True) -> Outcome:
+        """See :meth:`Backend.decode`; nothing is left out, whatever ``skip`` says."""
+        return self.decode_feed(run, feed_of(run))
+
+    def decode_feed(self, run: Run, feed: Feed) -> Outcome:
+        """The same for a run that is prepared already.
+
+        Raises:
+            PoolFullError: the device's memory never has room for such a session.
+            Exception: whatever goes wrong on the device; the session is closed then.
+        """
+        sink = FrameSink(run, self._converter, self._clock)
+        tally = sink.outcome.tally
+        with self._device.pool().session(feed.key, self._meter) as session:
+            began_s = self._clock.monotonic_s()
+            for number, surface in session.decode(feed.packets):
+                tally.frames += 1
+                if sink.wants(feed.pts[number]):
+                    sink.put(feed.pts[number], self._frame(run.track, surface))
+            busy_s = self._clock.monotonic_s() - began_s - sink.outcome.convert_s
+        tally.packets = len(feed.packets)
+        self._meter.add("frames.nvdec", tally.frames)
+        self._meter.add("seconds.nvdec", busy_s)
+        return sink.outcome
+
+    def _frame(self, track: VideoTrack, surface: NDArray[np.generic]) -> av.VideoFrame:
+        """The surface as the CPU's decoder would have put it out."""
+        frame = self._picture
+        wanted = (track.width, track.height, track.pix_fmt)
+        if (frame.width, frame.height, frame.format.name) != wanted:
+            frame = self._picture = av.VideoFrame(*wanted)
+        frame.colorspace, frame.color_range = track.color_space, track.color_range
+        luma, chroma = surface[: track.height], surface[track.height :]
+        sources = luma, chroma[:, 0::2], chroma[:, 1::2]
+        for target, source in zip(frame_planes(frame), sources, strict=True):
+            if surface.dtype == np.uint16:
+                np.right_shift(source, _P016_BITS - DEPTHS[track.pix_fmt], out=target)
+            else:
+                np.copyto(target, source)
+        return frame

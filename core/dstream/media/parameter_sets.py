@@ -1,0 +1,145 @@
+"""Parameter sets of H.264 and HEVC: which units they are, and whether they speak of fields."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from dstream.media.annexb import nal_units
+
+_SETS = {"h264": (7, 8), "hevc": (32, 33, 34)}
+_SEQUENCE = {"h264": 7, "hevc": 33}
+_HAS_CHROMA_FORMAT = frozenset({100, 110, 122, 244, 44, 83, 86, 118, 128, 138, 139, 134, 135})
+_CHROMA_444 = 3
+_LONGEST_CODE_BITS = 32
+_INTERLACED_SOURCE = 0x40
+
+
+def parameter_sets(codec: str, stream: bytes) -> list[bytes]:
+    """The units of an Annex B stream that hold parameter sets; none of other codecs."""
+    kinds = _SETS.get(codec, ())
+    return [bytes(unit) for unit in nal_units(stream) if _kind(codec, unit) in kinds]
+
+
+def is_progressive(codec: str, sets: Iterable[bytes]) -> bool:
+    """Whether all sequence parameter sets among ``sets`` speak of whole frames.
+
+    False as well where there is none, or one that cannot be read.
+    """
+    reads = {"h264": _h264_is_progressive, "hevc": _hevc_is_progressive}[codec]
+    sequence = [unit for unit in sets if _kind(codec, unit) == _SEQUENCE[codec]]
+    return bool(sequence) and all(map(reads, sequence))
+
+
+def _kind(codec: str, unit: bytes | memoryview) -> int:
+    """``nal_unit_type``; -1 of an empty unit."""
+    if not unit:
+        return -1
+    return unit[0] & 0x1F if codec == "h264" else unit[0] >> 1 & 0x3F
+
+
+def _h264_is_progressive(unit: bytes) -> bool:
+    """``frame_mbs_only_flag`` (ITU-T H.264 7.3.2.1.1)."""
+    try:
+        return _frames_only(_Bits(_unescaped(unit)[1:]))
+    except ValueError:
+        return False
+
+
+def _hevc_is_progressive(unit: bytes) -> bool:
+    """No ``general_interlaced_source_flag`` (ITU-T H.265 7.3.2.2, 7.3.3).
+
+    It follows the unit's head (2 bytes), a byte of identifiers, the profile (1) and its
+    compatibility flags (4).
+    """
+    plain = _unescaped(unit)
+    return len(plain) > 8 and plain[8] & _INTERLACED_SOURCE == 0
+
+
+def _unescaped(unit: bytes) -> bytes:
+    """Without the bytes that keep start codes out of a unit."""
+    return unit.replace(b"\0\0\3", b"\0\0")
+
+
+class _Bits:
+    """Reads bits from the highest on.
+
+    >>> bits = _Bits(bytes([0b1_010_0011, 0b1_0000000]))
+    >>> bits.number(), bits.number(), bits.number()
+    (0, 1, 6)
+    """
+
+    def __init__(self, data: bytes) -> None:
+        self._value = int.from_bytes(data, "big")
+        self._left = 8 * len(data)
+
+    def take(self, count: int) -> int:
+        """An unsigned number of ``count`` bits."""
+        if count > self._left:
+            raise ValueError("the parameter set is cut")
+        self._left -= count
+        return self._value >> self._left & ((1 << count) - 1)
+
+    def number(self) -> int:
+        """An unsigned Exp-Golomb code (9.1); of signed ones only the length matters here."""
+        zeros = 0
+        while not self.take(1):
+            zeros += 1
+            if zeros > _LONGEST_CODE_BITS:
+                raise ValueError("no Exp-Golomb code is that long")
+        return (1 << zeros) - 1 + self.take(zeros)
+
+    def signed(self) -> int:
+        """A signed Exp-Golomb code (9.1.1)."""
+        code = self.number()
+        return (code + 1) // 2 if code % 2 else -(code // 2)
+
+
+def _frames_only(bits: _Bits) -> bool:
+    profile = bits.take(8)
+    bits.take(16)  # constraints, level
+    bits.number()  # seq_parameter_set_id
+    if profile in _HAS_CHROMA_FORMAT:
+        _skip_chroma_and_scaling(bits)
+    bits.number()  # log2_max_frame_num_minus4
+    order_type = bits.number()
+    if order_type == 0:
+        bits.number()
+    elif order_type == 1:
+        bits.take(1)
+        bits.number()
+        bits.number()
+        for _ in range(_bounded(bits.number())):
+            bits.number()
+    bits.number()  # max_num_ref_frames
+    bits.take(1)
+    bits.number()  # width and height in macroblocks
+    bits.number()
+    return bits.take(1) == 1
+
+
+def _skip_chroma_and_scaling(bits: _Bits) -> None:
+    chroma = bits.number()
+    if chroma == _CHROMA_444:
+        bits.take(1)
+    bits.number()  # bit depths
+    bits.number()
+    bits.take(1)
+    if not bits.take(1):
+        return
+    for matrix in range(12 if chroma == _CHROMA_444 else 8):
+        if bits.take(1):
+            _skip_scaling_list(bits, 16 if matrix < 6 else 64)
+
+
+def _skip_scaling_list(bits: _Bits, size: int) -> None:
+    following = 8
+    for _ in range(size):
+        following = (following + bits.signed()) % 256
+        if following == 0:
+            return
+
+
+def _bounded(count: int) -> int:
+    if count > 255:
+        raise ValueError("more than 255 offsets in a cycle of picture order counts")
+    return count
