@@ -13,6 +13,7 @@ from enum import StrEnum
 from types import NoneType, UnionType
 from typing import Any, get_args, get_origin, get_type_hints
 
+from dstream.diagnose.prices import Prices
 from dstream.errors import InvalidInputError
 
 SCHEMA = "dstream.bench/1"
@@ -147,11 +148,13 @@ class Histogram:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
-    """What the run's requests and bytes cost at :class:`~dstream.diagnose.prices.Prices`."""
+    """What the run's requests and bytes cost."""
 
     requests: int
     bytes: int
     dollars: float
+    prices: Prices = field(default_factory=Prices)
+    """At which prices."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
