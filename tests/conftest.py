@@ -1,7 +1,8 @@
 """Services and files that many tests share.
 
 ``DSTREAM_RGW_ENDPOINT`` names a Ceph RGW that runs already, ``DSTREAM_MEDIA`` a folder of real
-videos; ``DSTREAM_REQUIRE=rgw,media`` makes their absence a failure instead of a skip.
+videos; ``DSTREAM_REQUIRE=rgw,media,gpu`` makes their absence a failure instead of a skip. GPU
+tests that did not run are counted at the end of the run.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from pathlib import Path
 import hypothesis
 import pytest
 
+from gpu_presence import gpu_absence
 from s3_services import (
     ACCESS_KEY,
     REGION,
@@ -25,6 +27,26 @@ from s3_services import (
     own_bucket,
     rgw_server,
 )
+
+_GPU_TESTS_NOT_RUN = pytest.StashKey[int]()
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker("gpu") is None:
+        return
+    why = gpu_absence()
+    if why is not None:
+        item.config.stash[_GPU_TESTS_NOT_RUN] = item.config.stash.get(_GPU_TESTS_NOT_RUN, 0) + 1
+        absent("gpu", why)
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    count = config.stash.get(_GPU_TESTS_NOT_RUN, 0)
+    if count:
+        terminalreporter.write_line(f"GPU tests not run: {count} ({gpu_absence()})")
+
 
 # No test depends on how fast a machine is, and a busy one is slow now and then.
 hypothesis.settings.register_profile("dstream", deadline=None)
