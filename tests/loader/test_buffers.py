@@ -136,6 +136,10 @@ def test_batches_are_tensors_where_torch_is(clips: Clips) -> None:
             assert batch.video.dtype == torch.uint8
             assert batch.size == expected.size
             np.testing.assert_array_equal(batch.video.numpy(), expected.video)
+            through = np.from_dlpack(batch.video)
+            assert through.ctypes.data == batch.video.data_ptr()
+            del batch
+            np.testing.assert_array_equal(through, expected.video)
     if not torch.cuda.is_available():
         with pytest.raises(dstream.InvalidInputError, match="no CUDA device"):
             clips.loader(2, device="cuda", array="torch")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -13,8 +12,10 @@ from numpy.typing import NDArray
 
 from dstream.errors import InvalidInputError
 from dstream.loader.buffers import allocate_plain
+from dstream.loader.device_ring import CudaDevice, DeviceBatches
 from dstream.loader.reader import ReadClip
 from dstream.loader.settings import ArrayKind
+from dstream.measure import Meter
 from dstream.media.row_form import row_form
 
 SideData = Mapping[str, Any]
@@ -114,20 +115,29 @@ class ArrayMaker:
     Args:
         array: ``torch``, ``numpy``, or None: torch where it is installed.
         device: None, ``cpu``, ``cuda`` or ``cuda:N``.
+        slots: buffers on the device that batches take turns in.
+        meter: counts copies to the device.
 
     Raises:
         InvalidInputError: torch or the device is not there.
     """
 
-    def __init__(self, array: ArrayKind | None = None, device: str | None = None) -> None:
+    def __init__(
+        self,
+        array: ArrayKind | None = None,
+        device: str | None = None,
+        *,
+        slots: int = 0,
+        meter: Meter | None = None,
+    ) -> None:
         device = None if device is None else str(device)  # a torch.device is as good
         on_device = device not in (None, "cpu")
         self._torch = _import_torch(required=array == "torch" or on_device, skip=array == "numpy")
+        self._batches: DeviceBatches | None = None
         if on_device:
             self._check_device(str(device), array)
-        self._device = device if on_device else None
-        # Host memory of copies to the device that may still be running.
-        self._copying: deque[tuple[Any, Any]] = deque()
+            cuda = CudaDevice(self._torch, str(device))
+            self._batches = DeviceBatches(cuda, slots, meter or Meter())
 
     def _check_device(self, device: str, array: ArrayKind | None) -> None:
         if array == "numpy":
@@ -143,45 +153,39 @@ class ArrayMaker:
     @property
     def allocate(self) -> Callable[[int], NDArray[np.uint8]]:
         """Makes host memory for batches: page-locked when it will be copied to a GPU."""
-        return allocate_plain if self._device is None else self._allocate_pinned
+        return allocate_plain if self._batches is None else self._allocate_pinned
 
     def _allocate_pinned(self, size_bytes: int) -> NDArray[np.uint8]:
         pinned = self._torch.empty(size_bytes, dtype=self._torch.uint8, pin_memory=True)
         host: NDArray[np.uint8] = pinned.numpy()
         return host
 
-    def hand_over(self, array: NDArray[np.generic], bits_of: str | None = None) -> Any:
+    def hand_over(
+        self, array: NDArray[np.generic], bits_of: str | None = None, *, in_ring: bool = False
+    ) -> Any:
         """The array as the user gets it; a tensor shares the memory, or is a copy on the GPU.
 
         Args:
             array: in host memory.
             bits_of: torch's name of the type whose bits these whole numbers are; None: numbers.
+            in_ring: on a GPU, in one of the buffers that batches take turns in.
 
         Raises:
             InvalidInputError: this torch has no such type.
         """
-        moved = self._moved(array)
-        if bits_of is None or self._torch is None:
-            return moved
+        if self._torch is None or array.dtype.kind not in _TENSOR_KINDS:
+            return array
+        tensor = self._torch.from_numpy(array)
+        if self._batches is not None:
+            moved = self._batches.put(array) if in_ring else self._batches.put_apart(array)
+            tensor = moved.view(tensor.dtype).reshape(array.shape)
+        if bits_of is None:
+            return tensor
         if not hasattr(self._torch, bits_of):
             raise InvalidInputError(
                 f"torch {self._torch.__version__} has no {bits_of}; use array='numpy' for its bits"
             )
-        return moved.view(getattr(self._torch, bits_of))
-
-    def _moved(self, array: NDArray[np.generic]) -> Any:
-        if self._torch is None or array.dtype.kind not in _TENSOR_KINDS:
-            return array
-        tensor = self._torch.from_numpy(array)
-        if self._device is None:
-            return tensor
-        moved = tensor.to(self._device, non_blocking=True)
-        event = self._torch.cuda.Event()
-        event.record(self._torch.cuda.current_stream(moved.device))
-        self._copying.append((event, tensor))
-        while self._copying and self._copying[0][0].query():
-            self._copying.popleft()
-        return moved
+        return tensor.view(getattr(self._torch, bits_of))
 
 
 def _import_torch(required: bool, skip: bool) -> Any:
@@ -228,7 +232,7 @@ def make_batch(
         InvalidInputError: side arrays that do not fit together.
     """
     return Batch(
-        video=arrays.hand_over(video, _bits_of(clips[0])),
+        video=arrays.hand_over(video, _bits_of(clips[0]), in_ring=True),
         keys=[clip.planned.sample.key for clip in clips],
         start_s=np.array([clip.planned.start_s for clip in clips], dtype=np.float64),
         pts_s=np.stack([clip.decoded.pts_s for clip in clips]),

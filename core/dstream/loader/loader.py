@@ -99,9 +99,10 @@ class Loader:
             settings.on_error, settings.max_failures, self._meter, settings.quarantine
         )
         self._tuner = Tuner(settings.fetchers, self._meter, self._clock)
-        self._arrays = ArrayMaker(settings.array, settings.device)
         # One batch more than are in the making: the one that the consumer works on.
-        self._pool = BufferPool(settings.prefetch + 2, self._arrays.allocate)
+        buffers = settings.prefetch + 2
+        self._arrays = ArrayMaker(settings.array, settings.device, slots=buffers, meter=self._meter)
+        self._pool = BufferPool(buffers, self._arrays.allocate)
         self._identity = Identity.of(reader.source, reader.settings, self.order, self._epoch_size)
         self._view = view
         self._keeper: PinKeeper | None = None
