@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
@@ -9,7 +10,7 @@ import typer
 from dstream.errors import InvalidInputError
 from dstream_cli.bench_compare import bench_compare
 from dstream_cli.bench_loader import bench_loader
-from dstream_cli.bench_tables import report_parts, skipped_parts
+from dstream_cli.bench_tables import bench_parts
 from dstream_cli.clip_source import Sampling, open_clips, parse_crop, parse_size
 from dstream_cli.options import (
     Cache,
@@ -27,12 +28,14 @@ from dstream_cli.options import (
 from dstream_cli.progress import ProgressLine
 
 if TYPE_CHECKING:
-    from dstream.loader import Loader
+    from dstream.diagnose.bench.document import BenchDocument
+    from dstream.loader import Clips
 
 NAME = "bench"
-SUMMARY = "Stream clips and report rate, cost and bottleneck."
+SUMMARY = "Say what sets the pace of a loader, and what to change."
 EPILOG = epilog(
     "dstream bench gameplay --frames 16 --fps 8 --seconds 30",
+    "dstream bench gameplay --frames 16 --step-ms 120 --batch-size 32 --details",
     "dstream bench gameplay@v3 --clips 500 --batch-size 16 --resize 256 --json",
     "dstream bench gameplay --split train --where 'width >= 1280 and fps > 20'",
     "dstream bench s3://raw/videos --frames 16 --stride 2 --clips 100",
@@ -41,6 +44,7 @@ EPILOG = epilog(
     codes=(0, 1, 2, 3, 10, 12),
 )
 _DEFAULT_SECONDS = 20.0
+_DEFAULT_BATCH = 8
 
 OnError = Literal["raise", "skip"]
 
@@ -117,6 +121,21 @@ def run(
     workers: Annotated[
         int | None, typer.Option(metavar="N", min=1, help="Decoding threads; one for each CPU.")
     ] = None,
+    fetchers: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            min=1,
+            help="Clips fetched at once; found by trying without.",
+            show_default=False,
+        ),
+    ] = None,
+    prefetch: Annotated[
+        int, typer.Option(metavar="N", min=1, help="Batches decoded ahead of the one in use.")
+    ] = 2,
+    device: Annotated[
+        str, typer.Option(metavar="DEVICE", help="Copy batches to this device, such as cuda.")
+    ] = "",
     resize: Annotated[
         str, typer.Option(metavar="SIZE", help="Shorter side as 256, or HEIGHTxWIDTH.")
     ] = "",
@@ -148,17 +167,20 @@ def run(
             show_default=False,
         ),
     ] = None,
+    details: Annotated[
+        bool, typer.Option("--details", help="All counters of the run as well.")
+    ] = False,
     repo: Repo = "",
     json: Json = False,
     quiet: Quiet = False,
     debug: Debug = False,
     s3_arg: S3Args = None,
 ) -> int:
-    """Stream clips as training would, and report the rate, the cost and the bottleneck.
+    """Stream clips as training would, then each stage alone, and say what sets the pace.
 
-    Nothing is done with the clips, so the rate is the loader's own top speed. Clips repeat when
-    the data is smaller than what is asked for. --loader measures a loader of any make instead:
-    batches from any Python function, with --clips for samples.
+    The verdict names the bottleneck, what shows it, the setting to change and the gain to expect.
+    Clips repeat when the data is smaller than what is asked for. --loader measures a loader of
+    any make instead: batches from any Python function, with --clips for samples.
     """
     call = common(context, repo=repo, quiet=quiet, s3_arg=s3_arg)
     if sum((bool(target), bool(loader), compare is not None)) != 1:
@@ -181,56 +203,73 @@ def run(
         )
     if stride is not None and fps is not None:
         raise InvalidInputError("give --stride or --fps, not both")
-    source = open_clips(
-        call,
-        target,
-        {"cache": cache or None, "cache_bytes": cache_bytes or None},
-        frames=frames,
-        stride=None if fps is not None else stride or 1,
-        fps=fps,
-        sampling=sampling,
-        seed=seed,
-        resize=parse_size(resize),
-        crop=parse_crop(crop),
-        split=split,
-        where=where,
-        recipe=recipe,
-    )
-    settings: dict[str, Any] = {} if workers is None else {"workers": workers}
     if on_error is None:
         on_error = "skip" if is_path(target, call.repo) else "raise"
-    with source.loader(
-        batch_size or 8,
-        rank=0,  # one process measures itself, whatever launched it
-        world_size=1,
-        epochs=None,
-        shuffle=shuffle,
-        clips_per_gop=clips_per_gop,
-        on_error=on_error,
-        max_failures=_ANY_NUMBER,
-        **settings,
-    ) as running:
-        _drain(call, running, clips, seconds, step_ms / 1000)
-        report, failures = running.report(), running.failures
-    document = {"target": target, "report": report.as_json(), "skipped": failures}
-    call.out.result(document, [*report_parts(report), *skipped_parts(failures)])
-    return 3 if report.skips else 0
+    clip: dict[str, Any] = {
+        "frames": frames,
+        "stride": None if fps is not None else stride or 1,
+        "fps": fps,
+        "sampling": sampling,
+        "seed": seed,
+        "resize": parse_size(resize),
+        "crop": parse_crop(crop),
+        "split": split,
+        "where": where,
+        "recipe": recipe,
+    }
+    loading: dict[str, Any] = {
+        "workers": workers,
+        "fetchers": fetchers or "auto",
+        "prefetch": prefetch,
+        "shuffle": shuffle,
+        "clips_per_gop": clips_per_gop,
+        "on_error": on_error,
+        "device": device or None,
+    }
+    node = {"cache": cache or None, "cache_bytes": cache_bytes or None}
+    size = batch_size or _DEFAULT_BATCH
+    document = _measure(
+        call,
+        lambda: open_clips(call, target, node, **clip),
+        target,
+        size,
+        loading,
+        clips=clips,
+        seconds=seconds,
+        step_s=step_ms / 1000,
+        repeat=repeat,
+        settings={**clip, **loading, **node, "batch_size": size, "step_ms": step_ms},
+    )
+    call.out.result(document.as_json(), bench_parts(document, details=details))
+    return 3 if document.skipped else 0
 
 
-def _drain(call: Common, loader: Loader, clips: int, seconds: float, step_s: float) -> None:
-    """Take batches until there were enough clips, or the time is up."""
+def _measure(
+    call: Common,
+    opened: Callable[[], Clips],
+    target: str,
+    batch_size: int,
+    loading: dict[str, Any],
+    *,
+    clips: int,
+    seconds: float,
+    step_s: float,
+    repeat: int,
+    settings: dict[str, Any],
+) -> BenchDocument:
+    """Run the bench with a line of progress."""
     from dstream.clock import SystemClock
+    from dstream.diagnose.bench.bench import bench
+    from dstream.diagnose.bench.run import Wish
 
-    clock = SystemClock()
-    started_s, taken = clock.monotonic_s(), 0
+    # One process measures itself, whatever launched it.
+    options = {**loading, "rank": 0, "world_size": 1, "epochs": None, "max_failures": _ANY_NUMBER}
+    wish, clock = Wish(clips, seconds, step_s, repeat), SystemClock()
     with ProgressLine(call.out, clock, "bench") as line:
-        for batch in loader:
-            taken += len(batch)
-            clock.sleep(step_s)
+
+        def told(taken: int) -> None:
             line.update(
                 done=taken, total=clips or None, done_bytes=0, total_bytes=None, what="clips"
             )
-            if clips and taken >= clips:
-                break
-            if seconds and clock.monotonic_s() - started_s >= seconds:
-                break
+
+        return bench(opened, target, batch_size, options, wish, settings, clock, told)

@@ -2,25 +2,89 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from dstream_cli.plain import counted
 from dstream_cli.render import Facts, Part, Table
 
 if TYPE_CHECKING:
+    from dstream.diagnose.bench.document import BenchDocument
     from dstream.loader import LoaderReport
-    from dstream.loader.failures import Failure
 
 
-def skipped_parts(failures: Sequence[Failure]) -> list[Part]:
+def bench_parts(document: BenchDocument, *, details: bool) -> list[Part]:
+    """The page: the verdict, the stages alone, the whole; with ``details`` all counters."""
+    parts: list[Part] = [document.verdict.sentence, _stages(document)]
+    unmeasured = [f"{stage.name}: {stage.why_not}" for stage in document.stages if stage.why_not]
+    parts += ["Not measured:\n" + "\n".join(unmeasured)] if unmeasured else []
+    parts.append(Facts(_whole_facts(document)))
+    if details and document.report is not None:
+        from dstream.loader import LoaderReport
+
+        parts.append(Facts(report_facts(LoaderReport(**document.report)), title="Counters"))
+    return [*parts, *skipped_parts(document.skipped)]
+
+
+def _stages(document: BenchDocument) -> Table:
+    whole = document.whole.clips_per_second
+    rows = [
+        (
+            stage.name,
+            _short(stage.clips_per_second),
+            f"{_short(stage.clips_per_second / whole)}x" if whole else "",
+            f"{_short(stage.own_rate)} {stage.own_unit}",
+            "" if stage.busy_share is None else f"{stage.busy_share:.0%}",
+            stage.threads,
+        )
+        for stage in document.stages
+        if stage.clips_per_second is not None and stage.own_rate is not None
+    ]
+    titles = ("stage alone", ">clips/s", ">of the whole", ">in its unit", ">busy", ">threads")
+    return Table(titles, rows)
+
+
+def _short(value: float) -> str:
+    """Three digits that count.
+
+    >>> _short(0.01234), _short(12.34), _short(1234567.0)
+    ('0.0123', '12.3', '1,230,000')
+    """
+    return f"{float(f'{value:.3g}'):,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+def _whole_facts(document: BenchDocument) -> list[tuple[str, object]]:
+    from dstream.units import format_bytes, format_duration
+
+    whole, cost = document.whole, document.cost
+    of_slowest = "" if whole.efficiency is None else f", {whole.efficiency:.0%} of the slowest part"
+    alone_s = document.settings.get("alone_s")
+    facts: list[tuple[str, object]] = [
+        ("whole", f"{whole.clips_per_second:.3g} clips/s{of_slowest}"),
+        (
+            "clips",
+            f"{whole.clips:,} in {format_duration(whole.wall_s)}, the first batch after "
+            f"{format_duration(whole.first_batch_s)}",
+        ),
+        ("consumer", f"waited {whole.stall_share:.0%} of the time after that"),
+        ("explained", f"{whole.explained_share:.1%} of the threads' time, by stages and waits"),
+    ]
+    if cost is not None:
+        paid = f"{counted(cost.requests, 'request')}, {format_bytes(cost.bytes)}"
+        facts.append(("cost", f"{paid}: ${cost.dollars:.2g} at S3's list prices"))
+    if alone_s is not None:
+        facts.append(("alone", f"each stage for {format_duration(alone_s)}, after the run"))
+    return facts
+
+
+def skipped_parts(failures: Sequence[Mapping[str, str]]) -> list[Part]:
     """What was skipped, by reason, for people."""
     if not failures:
         return []
     by_reason: dict[str, dict[str, str]] = {}
     for failure in failures:
-        files = by_reason.setdefault(failure.reason, {})
-        files.setdefault(failure.sample_key, failure.message)
+        files = by_reason.setdefault(failure["reason"], {})
+        files.setdefault(failure["sample_key"], failure["message"])
     rows = [
         (reason, len(files), next(f"{key}: {message}" for key, message in files.items()))
         for reason, files in sorted(by_reason.items(), key=lambda item: -len(item[1]))
@@ -28,7 +92,7 @@ def skipped_parts(failures: Sequence[Failure]) -> list[Part]:
     return [Table(("reason", ">files", "for example"), rows, title="Skipped")]
 
 
-def report_parts(report: LoaderReport) -> list[Part]:
+def report_facts(report: LoaderReport) -> list[tuple[str, object]]:
     """The report for people; each number is explained where :class:`LoaderReport` has it."""
     from dstream.units import format_bytes, format_duration
 
@@ -93,11 +157,7 @@ def report_parts(report: LoaderReport) -> list[Part]:
         )
         if counts
     ]
-    if not report.clips:
-        return [Facts(facts), report.bottleneck]
-    # Waiting is left out: whoever only takes clips does nothing else.
-    told = "This is the loader's own top speed: nothing is done with the clips."
-    return [Facts(facts), f"{told} {report.slowest_stage}"]
+    return facts
 
 
 def _cache_facts(report: LoaderReport) -> list[tuple[str, object]]:

@@ -298,6 +298,7 @@ class Clips:
         *,
         meter: Meter | None = None,
         use_cache: bool = True,
+        settings: ClipSettings | None = None,
         spans: SpanSink | None = None,
     ) -> ClipReader:
         """What makes clips of slots, step by step.
@@ -307,11 +308,12 @@ class Clips:
             meter: gets its byte and frame counters; these clips' by default. Requests are counted
                 where the source counts.
             use_cache: read through this node's cache, where there is one.
+            settings: of another clip than these.
             spans: see :meth:`loader`.
         """
         return ClipReader(
             self.source,
-            self.settings,
+            settings or self.settings,
             meter or self.meter,
             self._recipe,
             merge_gap_bytes,

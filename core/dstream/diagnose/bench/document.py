@@ -90,15 +90,18 @@ class Whole:
 
     clips: int
     clips_per_second: float
+    """After the first batch."""
     efficiency: float | None
-    """``clips_per_second`` over that of the slowest measured stage; None where none was."""
+    """``clips_per_second`` over the slowest limit; stages that share threads have one together.
+    None where no stage was measured."""
     stall_share: float
-    """The share of the wall time that the consumer waited for the loader."""
+    """The share of the time after the first batch that the consumer waited for the loader."""
     first_batch_s: float
     wall_s: float
     """From the first request for a batch to the end of the consumer's last step."""
     explained_share: float
-    """The share of all threads' time in the wall that named stages and named waits account for."""
+    """The share of the threads' time that stages and waits account for: of fetching threads, of
+    decoding threads or of the consumer, whichever has the least."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,6 +181,8 @@ class BenchDocument:
     cost: Cost | None = None
     report: Mapping[str, Any] | None = None
     """:class:`~dstream.loader.report.LoaderReport`; None for a loader of another make."""
+    skipped: tuple[Mapping[str, Any], ...] = ()
+    """``sample_key``, ``reason`` and ``message`` of the first skipped clip of each file."""
     schema: str = SCHEMA
 
     def as_json(self) -> dict[str, Any]:

@@ -1,0 +1,136 @@
+"""Measures the stages of a loader alone after its run, and what a changed setting would bring."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+
+from dstream.clock import Clock
+from dstream.diagnose.bench.alone import Alone, Pace, Units
+from dstream.diagnose.bench.document import Stage
+from dstream.diagnose.bench.limits import Measured, Pool, WhatIf
+from dstream.diagnose.bench.stages import Found
+from dstream.errors import DstreamError
+from dstream.loader.clips import Clips
+from dstream.loader.loader import Loader
+
+_LONGEST_S, _SHORTEST_S = 2.0, 0.2
+_PART = 1 / 8
+"""Of the run's own time, what one measurement may take."""
+
+_MANY_FETCHERS = 128
+_AMPLIFIED = 1.5
+"""Frames decoded for a delivered one, from which on decoding less is tried."""
+_MOST_PER_GOP = 16
+
+
+def seconds_alone(wall_s: float) -> float:
+    """How long each stage is measured, by how long the run was.
+
+    >>> seconds_alone(0.5), seconds_alone(8.0), seconds_alone(60.0)
+    (0.2, 1.0, 2.0)
+    """
+    return min(_LONGEST_S, max(_SHORTEST_S, wall_s * _PART))
+
+
+def why_no_gpu() -> str:
+    """Why nothing can be copied to a GPU here; empty where it can."""
+    if importlib.util.find_spec("torch") is None:
+        return "torch is not installed"
+    import torch
+
+    return "" if torch.cuda.is_available() else f"torch {torch.__version__} sees no CUDA device"
+
+
+class Roofline:
+    """Measurements of one loader.
+
+    Args:
+        clips: what it delivered.
+        loader: closed.
+        found: its run; what is measured is put there.
+        clock: measures.
+    """
+
+    def __init__(self, clips: Clips, loader: Loader, found: Found, clock: Clock) -> None:
+        self.seconds = seconds_alone(found.whole.wall_s)
+        """Of each measurement."""
+        self._found, self._has_cache = found, clips.cache is not None
+        self._alone = Alone(clips, loader, found.whole.report.clips, self.seconds, clock)
+        self._units = self._alone.units()
+
+    def measure(self) -> None:
+        """Every stage alone, one after the other."""
+        alone, units, found = self._alone, self._units, self._found
+        report, settings = found.whole.report, found.setup.settings
+        self._try(Stage.FETCH, lambda: alone.fetch(units, report.fetchers))
+        if self._has_cache:
+            self._try(Stage.CACHE, self._cache)
+        if Stage.FETCH in found.paces:
+            self._try(Stage.DECODE, lambda: alone.decode(units, settings.workers))
+            self._try(Stage.COLLATE, lambda: alone.collate(units))
+        clip_bytes = report.bytes_delivered // max(1, report.clips)
+        if no_gpu := why_no_gpu():
+            found.why_not[Stage.COPY] = no_gpu
+        else:
+            self._try(Stage.COPY, lambda: alone.copy(clip_bytes, settings.device or "cuda"))
+        found.why_not.setdefault(Stage.CACHE, "no --cache was given")
+        found.why_not.setdefault(Stage.CONSUMER, "no --step-ms was given")
+        found.why_not.setdefault(Stage.CONVERT, found.why_not.get(Stage.DECODE, ""))
+
+    def _try(self, stage: Stage, pace: Callable[[], Pace]) -> None:
+        """What a failing clip or a missing part keeps from being measured is said, not lost."""
+        try:
+            self._found.paces[stage] = pace()
+        except DstreamError as error:
+            self._found.why_not[stage] = str(error)
+
+    def _cache(self) -> Pace:
+        pace = self._alone.fetch(
+            self._alone.units(use_cache=True), self._found.whole.report.fetchers
+        )
+        hits, misses = (pace.counts.sums.get(f"cache.{name}", 0) for name in ("hits", "misses"))
+        if misses > 0.1 * (hits + misses):
+            share = hits / (hits + misses)
+            raise DstreamError(f"it holds {share:.0%} of what these clips need")
+        return pace
+
+    def what_if(self, run: Measured) -> Measured:
+        """The run with what a changed setting of its slowest pool brings alone.
+
+        A setting that fails is not there, and so not advised.
+        """
+        pool = run.slowest[0] if run.limits else None
+        with suppress(DstreamError):
+            if pool is Pool.FETCHING:
+                run = replace(run, more_fetchers=self._more_fetchers(run))
+            if pool in (Pool.DECODING, Pool.CPU):
+                run = replace(run, more_workers=self._more_workers(run))
+                run = replace(run, fewer_frames=self._fewer_frames(run))
+        return run
+
+    def _more_fetchers(self, run: Measured) -> WhatIf:
+        more = min(4 * run.fetchers, max(2 * run.fetchers, _MANY_FETCHERS))
+        pace = self._alone.fetch(self._alone.units(), more)
+        return WhatIf("fetchers", str(more), pace.clips_per_second)
+
+    def _more_workers(self, run: Measured) -> WhatIf | None:
+        if run.workers >= run.cpus:
+            return None
+        pace = self._alone.decode(self._units, run.cpus)
+        return WhatIf("workers", str(run.cpus), pace.clips_per_second)
+
+    def _fewer_frames(self, run: Measured) -> WhatIf | None:
+        """Several clips from one decode, where clips share GOPs; else clips from keyframes on."""
+        if run.amplification < _AMPLIFIED:
+            return None
+        # A clip needs half a GOP before it on average: so many fit into a whole one.
+        wanted = min(_MOST_PER_GOP, max(2, round(2 * (run.amplification - 1))))
+        units: Units | None = self._alone.grouped(wanted)
+        setting, value = ("clips_per_gop", str(wanted)) if units else ("sampling", "keyframe")
+        units = units or self._alone.at_keyframes()
+        self._alone.fetch(units, run.fetchers)
+        pace = self._alone.decode(units, run.workers)
+        return WhatIf(setting, value, pace.clips_per_second)

@@ -1,0 +1,258 @@
+"""Which part sets the pace, and what to change: a function of measured values, nothing else.
+
+The gain that is promised is the next limit over the present one. What the whole falls short of its
+limit now, it is taken to fall short of the next one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from dstream.diagnose.bench.document import Cause, Verdict
+from dstream.diagnose.bench.limits import Measured, Pool, WhatIf
+
+_EXPLAINED = 0.75
+"""A limit explains a run that comes this near to it, and threads that are busy so much of it."""
+_HELPS = 1.15
+"""What a changed setting has to bring alone before it is advised."""
+_THROTTLED = 0.01
+_AMPLE = 8
+"""Prefetched clips for each decoding thread, beyond which more make no difference."""
+
+
+def judge(run: Measured) -> Verdict:
+    """The verdict on a run."""
+    if not run.limits or run.clips_per_second <= 0:
+        return _verdict(run, Cause.UNKNOWN, "Too little was measured", "no stage has a rate")
+    pool, limit = run.slowest
+    is_busy = run.busy.get(pool, 0.0) >= _EXPLAINED
+    if run.clips_per_second < _EXPLAINED * limit and not is_busy:
+        return _gap(run, pool, limit)
+    kinds = {Pool.FETCHING: _fetching, Pool.CONSUMING: _consuming, Pool.COPYING: _copying}
+    return kinds.get(pool, _decoding)(run, limit)
+
+
+def _fetching(run: Measured, limit: float) -> Verdict:
+    alone = f"{run.fetchers} at once give {_rate(limit)} alone"
+    if run.throttle_share > _THROTTLED:
+        return _verdict(
+            run,
+            Cause.THROTTLING,
+            "The store's throttling sets the pace",
+            f"it told {run.throttle_share:.0%} of the requests to slow down, and {alone}",
+            lifted={Pool.FETCHING: math.inf if run.unthrottled is None else run.unthrottled},
+            advice="have its limit raised, or spread the data over more prefixes",
+        )
+    if run.cache_share > 0.5:
+        return _slow_disk(run, limit)
+    more = run.more_fetchers
+    if more is not None and more.clips_per_second > _HELPS * limit:
+        return _delay(run, limit, more)
+    _, others = run.without({Pool.FETCHING: math.inf})
+    wanted = f"{_megabytes(run, others)} MB/s" if math.isfinite(others) else None
+    tried = "" if more is None else f", {more.value} no more"
+    return _verdict(
+        run,
+        Cause.BANDWIDTH,
+        "The link to the store sets the pace",
+        f"{alone}, {_megabytes(run, limit)} MB/s{tried}",
+        lifted={Pool.FETCHING: math.inf},
+        new_value=wanted,
+        advice=f"use a link of {wanted or 'more'}, or a cache if clips come again",
+    )
+
+
+def _slow_disk(run: Measured, limit: float) -> Verdict:
+    what = "Reading the cache's disk sets the pace"
+    evidence = f"it is {run.cache_share:.0%} of fetching, which gives {_rate(limit)} alone"
+    if run.uncached is not None and run.uncached > _HELPS * limit:
+        return _verdict(
+            run,
+            Cause.DISK,
+            what,
+            f"{evidence}, and {_rate(run.uncached)} from the store itself",
+            lifted={Pool.FETCHING: run.uncached},
+            setting="cache",
+            new_value="none",
+            advice="leave the cache out",
+        )
+    advice = "put it on a faster disk"
+    lifted = {Pool.FETCHING: math.inf}
+    return _verdict(run, Cause.DISK, what, evidence, lifted=lifted, advice=advice)
+
+
+def _delay(run: Measured, limit: float, more: WhatIf) -> Verdict:
+    tried = int(more.value)
+    _, others = run.without({Pool.FETCHING: more.clips_per_second})
+    fetchers = min(tried, max(run.fetchers + 1, math.ceil(1.25 * run.fetchers * others / limit)))
+    reached = min(more.clips_per_second, limit * fetchers / run.fetchers)
+    return _verdict(
+        run,
+        Cause.DELAY,
+        "Waiting for answers sets the pace",
+        f"a request takes {run.request_s * 1000:.0f} ms, and {run.fetchers} at once give "
+        f"{_rate(limit)} alone, {tried} {more.clips_per_second:.3g}",
+        lifted={Pool.FETCHING: reached},
+        setting="fetchers",
+        new_value=str(fetchers),
+    )
+
+
+def _decoding(run: Measured, limit: float) -> Verdict:
+    """Decoding is slowest, or the CPUs are, which do little else."""
+    alone = f"{_threads(run.workers)} give {_rate(run.limits.get(Pool.DECODING, limit))} alone"
+    remedies = [
+        (_threads_verdict(run, run.more_workers, alone) if run.more_workers else None),
+        (_frames_verdict(run, run.fewer_frames, alone) if run.fewer_frames else None),
+    ]
+    best = max(filter(None, remedies), key=lambda v: v.expected_gain, default=None)
+    if best is not None and best.expected_gain >= _HELPS:
+        return best
+    # Decoding goes with the CPUs; nobody is told to buy more than twice as many at once.
+    _, others = run.without({Pool.DECODING: math.inf, Pool.CPU: math.inf})
+    wanted = math.ceil(run.cpus * min(2.0, others / limit))
+    more = limit * wanted / run.cpus
+    return _verdict(
+        run,
+        Cause.CPU,
+        "Decoding sets the pace",
+        f"{alone}, and {run.cpus} CPUs are all there is",
+        lifted={Pool.DECODING: more, Pool.CPU: more},
+        new_value=f"{wanted} CPUs",
+        advice=f"use {wanted} CPUs",
+    )
+
+
+def _threads_verdict(run: Measured, more: WhatIf, alone: str) -> Verdict:
+    return _verdict(
+        run,
+        Cause.DECODE_THREADS,
+        "Decoding sets the pace with too few threads",
+        f"{alone}, {more.value} give {more.clips_per_second:.3g}, and there are {run.cpus} CPUs",
+        lifted={Pool.DECODING: more.clips_per_second},
+        setting=more.setting,
+        new_value=more.value,
+    )
+
+
+def _frames_verdict(run: Measured, fewer: WhatIf, alone: str) -> Verdict:
+    # Decoding less needs less of the CPUs in proportion.
+    share = fewer.clips_per_second / run.limits.get(Pool.DECODING, fewer.clips_per_second)
+    return _verdict(
+        run,
+        Cause.LONG_GOPS,
+        "Decoding long GOPs sets the pace",
+        f"{run.amplification:.1f} frames are decoded for each that is wanted, and {alone}, "
+        f"{fewer.clips_per_second:.3g} with {fewer.setting}={fewer.value}",
+        lifted={
+            Pool.DECODING: fewer.clips_per_second,
+            Pool.CPU: run.limits.get(Pool.CPU, math.inf) * share,
+        },
+        setting=fewer.setting,
+        new_value=fewer.value,
+    )
+
+
+def _consuming(run: Measured, limit: float) -> Verdict:
+    if not run.step_s:
+        return _verdict(
+            run,
+            Cause.COLLATE,
+            "Handing batches over sets the pace",
+            f"it gives {_rate(limit)} alone",
+            lifted={Pool.CONSUMING: math.inf},
+            advice="make larger batches of fewer side data",
+        )
+    _, others = run.without({Pool.CONSUMING: math.inf})
+    step_ms = f"{run.batch_size / others * 1000:.0f}"
+    return _verdict(
+        run,
+        Cause.CONSUMER,
+        "The training step sets the pace",
+        f"{run.step_s * 1000:.0f} ms a batch allow {_rate(limit)}, and it waited for the loader "
+        f"{run.stall_share:.0%} of the time",
+        lifted={Pool.CONSUMING: math.inf},
+        setting="step_ms",
+        new_value=step_ms,
+        advice=f"shorten it: steps of {step_ms} ms would be fed too",
+    )
+
+
+def _copying(run: Measured, limit: float) -> Verdict:
+    return _verdict(
+        run,
+        Cause.COPY,
+        "Copying to the device sets the pace",
+        f"it gives {_rate(limit)} alone",
+        lifted={Pool.COPYING: math.inf},
+        advice="deliver smaller frames (resize), or find a wider slot",
+    )
+
+
+def _gap(run: Measured, pool: Pool, limit: float) -> Verdict:
+    """The whole is slower than all of its parts."""
+    ahead = run.prefetch * run.batch_size
+    evidence = f"{pool}, the slowest part, gives {_rate(limit)} alone and the whole " + (
+        f"{run.clips_per_second:.3g}"
+    )
+    if ahead >= _AMPLE * run.workers:
+        what = "No stage explains the pace"
+        advice = "look for other load on this machine, then at a trace"
+        return _verdict(run, Cause.UNKNOWN, what, evidence, advice=advice)
+    prefetch = max(2 * run.prefetch, math.ceil(_AMPLE / 2 * run.workers / run.batch_size))
+    return _verdict(
+        run,
+        Cause.QUEUE,
+        "The queue is too short to keep the stages busy",
+        f"{evidence}, with {ahead} clips decoded ahead by {_threads(run.workers)}",
+        lifted={},
+        setting="prefetch",
+        new_value=str(prefetch),
+    )
+
+
+def _verdict(
+    run: Measured,
+    cause: Cause,
+    what: str,
+    evidence: str,
+    *,
+    lifted: Mapping[Pool, float] | None = None,
+    setting: str | None = None,
+    new_value: str | None = None,
+    advice: str = "",
+) -> Verdict:
+    """The verdict with its gain: what is left when the limits ``lifted`` are what they are given.
+
+    None: nothing is promised.
+    """
+    gain, upto = 1.0, ""
+    if lifted is not None:
+        next_pool, rate = run.without(lifted)
+        # A limit that the run exceeded is none; one that it fell short of, it will again.
+        now = run.clips_per_second if not lifted else max(run.slowest[1], run.clips_per_second)
+        gain = max(1.0, rate / now) if math.isfinite(rate) else 1.0
+        upto = f", up to {next_pool} at {_rate(rate)}" if math.isfinite(rate) else ""
+    advice = advice or f"set {setting}={new_value}"
+    promised = f" and expect {gain:.2g}x{upto}" if lifted is not None and upto else ""
+    return Verdict(
+        cause=cause,
+        sentence=f"{what}: {evidence}; {advice}{promised}.",
+        evidence=evidence,
+        setting=setting,
+        new_value=new_value,
+        expected_gain=gain,
+    )
+
+
+def _rate(clips_per_second: float) -> str:
+    return f"{clips_per_second:.3g} clips/s"
+
+
+def _megabytes(run: Measured, clips_per_second: float) -> str:
+    return f"{clips_per_second * run.bytes_per_clip / 1e6:.3g}"
+
+
+def _threads(count: int) -> str:
+    return f"{count} thread" + ("" if count == 1 else "s")
