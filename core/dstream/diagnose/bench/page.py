@@ -81,11 +81,12 @@ def _verdict(document: BenchDocument) -> Markup:
 def _tiles(document: BenchDocument) -> Markup:
     whole = document.whole
     tiles: list[tuple[str, object]] = [
-        ("Clips a second", [figures(whole.clips_per_second)]),
+        ("Clips a second", figures(whole.clips_per_second)),
         ("Of the slowest stage", "–" if whole.efficiency is None else f"{whole.efficiency:.0%}"),
         ("Consumer waited", f"{whole.stall_share:.0%}"),
         ("First batch", seconds(whole.first_batch_s)),
-        ("Clips", [f"{whole.clips:,} ", el("small", f"in {seconds(whole.wall_s)}")]),
+        ("Clips", f"{whole.clips:,}"),
+        ("Run", seconds(whole.wall_s)),
         ("Time explained", f"{whole.explained_share:.0%}"),
     ]
     return el("section", _facts(tiles, "tiles"))
@@ -98,7 +99,7 @@ def _roofline(document: BenchDocument) -> Markup | None:
         "Roofline",
         "Each stage alone on this run's clips, with the threads that it has. The run as a whole, "
         "the dashed line, can be no faster than the slowest of them, in red.",
-        roofline(document.stages, document.whole.clips_per_second),
+        el("div", roofline(document.stages, document.whole.clips_per_second), class_="wide"),
     )
 
 
@@ -115,19 +116,21 @@ def _timeline(points: Sequence[TimelinePoint], wall_s: float) -> Markup | None:
 
     waits = [min(1.0, share) for share in rates([point.wait_s for point in points])]
     ready = [point.queue_ready_share for point in points]
+    fetchers = [point.fetchers for point in points]
     megabytes = rates([point.bytes / 1e6 for point in points])
     return _section(
         "Timeline",
         "Prefetched batches are counted when the consumer comes for one.",
-        strip(edges, rates([point.clips for point in points]), "Clips a second", kind="rate"),
-        strip(edges, megabytes, "Received from the store", kind="bytes", unit=" MB/s"),
-        strip(edges, ready, "Prefetched batches ready", kind="ready", top=1, unit="%"),
-        strip(edges, waits, "Consumer waiting", kind="wait", top=1, unit="%"),
-        strip(
-            edges, [point.fetchers for point in points], "Fetches at the same time",
-            kind="fetchers", axis=True,
+        el(
+            "div",
+            strip(edges, rates([point.clips for point in points]), "Clips a second", kind="rate"),
+            strip(edges, megabytes, "Received from the store", kind="bytes", unit=" MB/s"),
+            strip(edges, ready, "Prefetched batches ready", kind="ready", top=1, unit="%"),
+            strip(edges, waits, "Consumer waiting", kind="wait", top=1, unit="%"),
+            strip(edges, fetchers, "Fetches at the same time", kind="fetchers", axis=True),
+            class_="wide",
         ),
-    )  # fmt: skip
+    )
 
 
 def _latencies(document: BenchDocument) -> Markup | None:
