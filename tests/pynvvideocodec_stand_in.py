@@ -84,7 +84,8 @@ class _Decoder:
         frames = self._context.decode(coded)
         if coded is None:
             self._begin()
-        self._lent = [_Frame(frame) for frame in frames]
+        withheld = self._package.withholds
+        self._lent = [_Frame(frame) for frame in frames if frame.pts != withheld]
         return list(self._lent)
 
     def SyncOnCUStream(self) -> None:
@@ -107,6 +108,8 @@ class StandIn:
     ) -> None:
         self._formats, self._engines, self._largest = formats, engines, largest
         self.on_decode: Callable[[], None] = lambda: None
+        self.withholds: int | None = None
+        """The pts of a frame that never comes out."""
         self.opened = 0
         self.alive: weakref.WeakSet[_Decoder] = weakref.WeakSet()
         self.asked = 0

@@ -6,30 +6,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from decoder_runs import FRAMES, Video
 from dstream.clock import SystemClock
 from dstream.errors import MediaError
-from dstream.format.index import VideoIndex
 from dstream.measure.counters import Meter
-from dstream.media.clip import ClipPlan, ClipRequest, plan_clip
-from dstream.media.decode import packets_of
 from dstream.media.decoders.choice import refusal
 from dstream.media.decoders.contract import Backend, Place, Run
 from dstream.media.decoders.cpu import CpuBackend
 from dstream.media.decoders.nvdec import NvdecDevice
 from dstream.media.decoders.nvdec_backend import NvdecBackend, feed_of
-from dstream.media.index import index_video
 from dstream.media.pixels import PixelSettings
-from dstream.media.reader import FileReader
-from made_video import make_video
 from pynvvideocodec_stand_in import StandIn
-from sequential import all_frames, upright_rgb
 
 X264 = "threads=1:sliced-threads=0"
 VIDEOS: dict[str, dict[str, Any]] = {
@@ -44,40 +37,6 @@ VIDEOS: dict[str, dict[str, Any]] = {
     "vp9": {"codec": "libvpx-vp9", "options": {"lag-in-frames": "16", "auto-alt-ref": "1"}},
     "av1": {"codec": "libsvtav1"},
 }
-FRAMES = 40
-
-
-class Video:
-    """A made video, every frame of it, and runs over its packets."""
-
-    def __init__(self, path: Path, options: dict[str, Any]) -> None:
-        make_video(path, **{"frames": FRAMES, "gop": 10, **options})
-        self._data = path.read_bytes()
-        with FileReader(path) as reader:
-            self.index: VideoIndex = index_video(reader)[0]
-        frames = list(all_frames(path, 0))
-        self.pts: list[int] = [frame.pts for frame in frames if frame.pts is not None]
-        self.truth = dict(zip(self.pts, map(upright_rgb, frames), strict=True))
-
-    def run(self, places: dict[int, list[Place]], first: int = 0, frames: int = FRAMES) -> Run:
-        """Over the GOPs from frame ``first`` on."""
-        track = self.index.track
-        tick_s = float(track.time_base)
-        plan: ClipPlan = plan_clip(
-            self.index,
-            ClipRequest(
-                start_s=(self.pts[first] - self.pts[0]) * tick_s,
-                frames=frames,
-                stride=1,
-                start_pts=track.start_pts,
-                end_pts=track.end_pts,
-            ),
-        )
-        pieces = [self._data[e.offset_bytes : e.offset_bytes + e.size_bytes] for e in plan.extents]
-        return Run(track, packets_of(self.index, plan, pieces)[0], places)
-
-    def out(self) -> NDArray[np.generic]:
-        return np.zeros_like(self.truth[self.pts[0]])
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +46,7 @@ def video(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Video]:
 
     def get(name: str) -> Video:
         if name not in made:
-            made[name] = Video(folder / name, VIDEOS[name])
+            made[name] = Video(folder / name, **VIDEOS[name])
         return made[name]
 
     return get
@@ -146,7 +105,7 @@ def test_every_frame_comes_under_its_own_pts(
 ) -> None:
     shown = video(name)
     outs = {pts: shown.out() for pts in shown.pts}
-    run = shown.run({pts: [(out, None)] for pts, out in outs.items()})
+    run = shown.run({pts: [(out, None)] for pts, out in outs.items()}, frames=FRAMES)
     make.need(run)
     outcome = make().decode(run)
     assert (outcome.missing, outcome.tally.frames) == (set(), FRAMES)
@@ -161,7 +120,7 @@ def test_one_backend_serves_runs_from_anywhere(
     shown, backend = video(name), make()
     for first in (22, 5, 38, 0, 13):
         pts, out = shown.pts[first], shown.out()
-        run = shown.run({pts: [(out, None)]}, first, 1)
+        run = shown.run({pts: [(out, None)]}, first)
         make.need(run)
         assert backend.decode(run).missing == set()
         assert np.array_equal(out, shown.truth[pts]), first
@@ -172,7 +131,7 @@ def test_tracks_take_turns_without_mixing(make: Maker, video: Callable[[str], Vi
     for name in ("h264", "hevc-open-gop", "h264-pyramid", "h264", "hevc-open-gop", "h264-mkv"):
         shown = video(name)
         pts, out = shown.pts[17], shown.out()
-        assert backend.decode(shown.run({pts: [(out, None)]}, 17, 1)).missing == set()
+        assert backend.decode(shown.run({pts: [(out, None)]}, 17)).missing == set()
         assert np.array_equal(out, shown.truth[pts]), name
 
 
@@ -182,7 +141,8 @@ def test_what_is_not_there_is_missing_and_nothing_else_is_touched(
     shown = video("h264-pyramid")
     here, nowhere = shown.out(), shown.out()
     absent = max(shown.pts) + 1
-    outcome = make().decode(shown.run({shown.pts[3]: [(here, None)], absent: [(nowhere, None)]}))
+    places: dict[int, list[Place]] = {shown.pts[3]: [(here, None)], absent: [(nowhere, None)]}
+    outcome = make().decode(shown.run(places, frames=20))
     assert outcome.missing == {absent}
     assert np.array_equal(here, shown.truth[shown.pts[3]])
     assert not nowhere.any()
@@ -193,7 +153,7 @@ def test_one_frame_goes_to_all_its_places(make: Maker, video: Callable[[str], Vi
     crop = PixelSettings(crop=(32, 40), crop_mode="random")
     outs = [np.zeros((3, 32, 40), np.uint8) for _ in range(3)]
     at = [(0.0, 0.0), (0.0, 0.0), (0.5, 0.25)]
-    make(crop).decode(shown.run({shown.pts[6]: list(zip(outs, at, strict=True))}))
+    make(crop).decode(shown.run({shown.pts[6]: list(zip(outs, at, strict=True))}, 6))
     whole = shown.truth[shown.pts[6]]
     assert np.array_equal(outs[0], whole[:, :32, :40])
     assert np.array_equal(outs[1], outs[0])
@@ -202,7 +162,7 @@ def test_one_frame_goes_to_all_its_places(make: Maker, video: Callable[[str], Vi
 
 def test_a_damaged_run_spoils_no_later_one(make: Maker, video: Callable[[str], Video]) -> None:
     shown, backend = video("h264"), make()
-    good = shown.run({}, 20, 1)
+    good = shown.run({}, 20)
     packets = [
         type(packet)(b"\xff" * len(packet.data), packet.pts, packet.dts, packet.is_key)
         for packet in good.packets
@@ -216,5 +176,5 @@ def test_a_damaged_run_spoils_no_later_one(make: Maker, video: Callable[[str], V
     else:
         assert outcome.missing == {pts}
     assert not lost.any()
-    assert backend.decode(shown.run({pts: [(out, None)]}, 20, 1)).missing == set()
+    assert backend.decode(shown.run({pts: [(out, None)]}, 20)).missing == set()
     assert np.array_equal(out, shown.truth[pts])
