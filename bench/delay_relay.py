@@ -10,34 +10,9 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-from collections.abc import Callable
-from typing import Protocol
 
 
-class Watch(Protocol):
-    """Sees the bytes of one connection as they are handed on."""
-
-    def sent(self, data: bytes) -> None:
-        """From the client."""
-
-    def received(self, data: bytes) -> None:
-        """To the client."""
-
-
-class _Blind:
-    def sent(self, data: bytes) -> None:
-        pass
-
-    def received(self, data: bytes) -> None:
-        pass
-
-
-async def _pump(
-    reader: asyncio.StreamReader,
-    writer: asyncio.StreamWriter,
-    delay_s: float,
-    seen: Callable[[bytes], None],
-) -> None:
+async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, delay_s: float) -> None:
     loop = asyncio.get_running_loop()
     queue: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue()
 
@@ -58,7 +33,6 @@ async def _pump(
             await asyncio.sleep(max(0.0, due_s - loop.time()))
             if not data:
                 break
-            seen(data)
             writer.write(data)
             await writer.drain()
     except ConnectionError:
@@ -68,21 +42,15 @@ async def _pump(
         writer.close()
 
 
-async def relay(
-    target_port: int, rtt_s: float, port: int = 0, watch: Callable[[], Watch] = _Blind
-) -> asyncio.Server:
-    """Start relaying 127.0.0.1:``port`` (0: any free one) to 127.0.0.1:``target_port``.
-
-    ``watch`` is called for each connection.
-    """
+async def relay(target_port: int, rtt_s: float, port: int = 0) -> asyncio.Server:
+    """Start relaying 127.0.0.1:``port`` (0: any free one) to 127.0.0.1:``target_port``."""
 
     async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        seen = watch()
         await asyncio.sleep(rtt_s)
         up_reader, up_writer = await asyncio.open_connection("127.0.0.1", target_port)
         await asyncio.gather(
-            _pump(reader, up_writer, rtt_s / 2, seen.sent),
-            _pump(up_reader, writer, rtt_s / 2, seen.received),
+            _pump(reader, up_writer, rtt_s / 2),
+            _pump(up_reader, writer, rtt_s / 2),
         )
 
     return await asyncio.start_server(connected, "127.0.0.1", port)

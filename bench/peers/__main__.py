@@ -3,9 +3,9 @@
     cd bench && python -m peers FOLDER --endpoint http://127.0.0.1:9002 --delays 0,20,80
 
 Videos and environments are made in FOLDER once. Each turn is a fresh process that streams without
-an end; its first clips are not counted. A relay delays all of them alike and counts their requests
-and bytes. Credentials come as boto3 finds them. ``--write`` puts the tables of one or more JSON
-files, and their plot, into docs/benchmarks.md.
+an end; its first clips are not counted. dstream's measuring proxy delays all of them alike and
+counts their requests and bytes. Credentials come as boto3 finds them. ``--write`` puts the tables
+of one or more JSON files, and their plot, into docs/benchmarks.md.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from dstream.diagnose.proxy import MeasuringProxy, user_upstream
+from dstream.diagnose.shaping import Shape
 from peers import dataset, environments, report
 from peers.environments import PEERS, NotInstalledError, Peer
-from peers.traffic import counting_relay
 from peers.turns import Turn, TurnFailedError, take, task_for
 
 FRAMES, CORES = 16, 2
@@ -67,8 +68,8 @@ def take_turns(
     """All rounds at one delay. A peer that fails twice is not asked again."""
     turns: dict[Peer, list[Turn]] = {peer: [] for peer in pythons}
     failed: dict[str, str] = {}
-    port = int(arguments.endpoint.rsplit(":", 1)[1].strip("/"))
-    with counting_relay(port, rtt_ms / 1000) as (endpoint, traffic):
+    upstream = user_upstream(arguments.endpoint)
+    with MeasuringProxy(upstream, Shape(delay_s=rtt_ms / 1000)).serving() as proxy:
         for number in range(arguments.rounds):
             for peer, python in pythons.items():
                 if peer.name in failed:
@@ -77,7 +78,7 @@ def take_turns(
                     task = task_for(
                         peer,
                         made,
-                        endpoint,
+                        proxy.endpoint_url,
                         SIZES[size],
                         scratch,
                         frames=FRAMES,
@@ -89,7 +90,7 @@ def take_turns(
                         limit_s=arguments.limit_s,
                     )
                     try:
-                        turn = take(peer, python, task, made, traffic)
+                        turn = take(peer, python, task, made, proxy)
                     except TurnFailedError as error:
                         failed[peer.name] = str(error)
                         print(f"  {peer.name}: {error}", file=sys.stderr)
@@ -102,7 +103,7 @@ def take_turns(
 
 def row(peer: Peer, turns: list[Turn], best: float) -> dict[str, Any]:
     rate = statistics.median(turn.rate for turn in turns)
-    clips = sum(turn.clips for turn in turns)
+    clips, passed = sum(turn.clips for turn in turns), [turn.passed for turn in turns]
     return {
         "name": peer.name,
         "note": peer.note,
@@ -110,9 +111,10 @@ def row(peer: Peer, turns: list[Turn], best: float) -> dict[str, Any]:
         "clips_per_s_by_round": [round(turn.rate, 2) for turn in turns],
         "ratio_to_best_peer": round(rate / best, 2),
         "first_clip_s": round(statistics.median(turn.first_clip_s for turn in turns), 2),
-        "data_requests_per_clip": round(sum(turn.data_requests for turn in turns) / clips, 2),
-        "requests_per_clip": round(sum(turn.all_requests for turn in turns) / clips, 2),
-        "MB_per_clip": round(sum(turn.received_bytes for turn in turns) / clips / 1e6, 2),
+        "data_requests_per_clip": round(sum(each.data_requests for each in passed) / clips, 2),
+        "requests_per_clip": round(sum(each.all_requests for each in passed) / clips, 2),
+        "MB_per_clip": round(sum(each.received_bytes for each in passed) / clips / 1e6, 2),
+        "proxy_cores": round(max(t.passed.proxy_cpu_s / t.seconds for t in turns), 2),
         "exact": sorted({turn.exact for turn in turns}),
         "clips": clips,
     }
@@ -121,7 +123,7 @@ def row(peer: Peer, turns: list[Turn], best: float) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("folder", type=Path, help="for videos and environments")
-    parser.add_argument("--endpoint", help="of an S3 server on loopback")
+    parser.add_argument("--endpoint", help="of an S3 server")
     parser.add_argument("--gop", type=int, default=250, help="keyframe distance in frames")
     parser.add_argument("--seconds", type=int, default=200, help="length of a video")
     parser.add_argument("--copies", type=int, default=4)

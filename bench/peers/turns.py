@@ -1,4 +1,4 @@
-"""One turn of one peer: its process, its clips, and what passed through the relay meanwhile."""
+"""One turn of one peer: its process, its clips, and what passed the measuring proxy meanwhile."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ from typing import Any
 import av
 
 from bench_videos import RATE
+from dstream.diagnose.proxy import MeasuringProxy
+from dstream.diagnose.s3_request import Kind
 from peers.adapters.protocol import Task
 from peers.dataset import DataSet
 from peers.environments import Peer
-from peers.traffic import Traffic
 
 START_LIMIT_S = 180.0
 """For imports, opening, and the clips that are not counted."""
@@ -32,6 +33,35 @@ class TurnFailedError(Exception):
 
 
 @dataclass(frozen=True)
+class Passed:
+    """What passed a proxy: requests that are done, and the bytes of their answers' bodies."""
+
+    data_requests: int
+    """GETs of objects."""
+    all_requests: int
+    received_bytes: int
+    proxy_cpu_s: float
+
+    @classmethod
+    def until_now(cls, proxy: MeasuringProxy) -> Passed:
+        report = proxy.report(settle_s=0)
+        return cls(
+            sum(kind.requests for kind in report.kinds if kind.kind is Kind.GET),
+            report.requests,
+            sum(kind.received_bytes for kind in report.kinds),
+            report.proxy_cpu_seconds,
+        )
+
+    def since(self, before: Passed) -> Passed:
+        return Passed(
+            self.data_requests - before.data_requests,
+            self.all_requests - before.all_requests,
+            self.received_bytes - before.received_bytes,
+            self.proxy_cpu_s - before.proxy_cpu_s,
+        )
+
+
+@dataclass(frozen=True)
 class Turn:
     """What one turn gave, counted after its first clips."""
 
@@ -39,9 +69,7 @@ class Turn:
     seconds: float
     first_clip_s: float
     """From the open data set to the first clip, its workers' start included."""
-    data_requests: int
-    all_requests: int
-    received_bytes: int
+    passed: Passed
     exact: str
     """``yes``, ``no``, or ``resized``: whether the first clips are bit-exact."""
 
@@ -50,7 +78,7 @@ class Turn:
         return self.clips / self.seconds
 
 
-def take(peer: Peer, python: Path, task: Task, made: DataSet, traffic: Traffic) -> Turn:
+def take(peer: Peer, python: Path, task: Task, made: DataSet, proxy: MeasuringProxy) -> Turn:
     """Run the adapter in a process group of its own, and end that whatever happens.
 
     Raises:
@@ -64,15 +92,15 @@ def take(peer: Peer, python: Path, task: Task, made: DataSet, traffic: Traffic) 
             stderr=errors,
             text=True,
             start_new_session=True,
-            env=os.environ | {"AWS_ENDPOINT_URL": task.endpoint},
+            env=proxy.environment(os.environ),
         )
         answers = _Answers(process.stdout or ())
         try:
             answers.next("ready", START_LIMIT_S)
             warm = answers.next("warm", START_LIMIT_S)
-            before = traffic.copy()
+            before = Passed.until_now(proxy)
             done = answers.next("done", 4 * task.limit_s + 60)
-            passed = traffic.minus(before)
+            passed = Passed.until_now(proxy).since(before)
         except TurnFailedError as error:
             errors.seek(0)
             lines = [line.strip() for line in errors.read().splitlines() if line.strip()]
@@ -88,9 +116,7 @@ def take(peer: Peer, python: Path, task: Task, made: DataSet, traffic: Traffic) 
         done["clips"],
         done["seconds"],
         warm["first_clip_s"],
-        passed.requests["data"],
-        passed.requests.total(),
-        passed.received_bytes.total(),
+        passed,
         "resized" if task.size else exactness(warm["seen"], made, task.frames),
     )
 

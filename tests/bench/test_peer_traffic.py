@@ -1,45 +1,40 @@
-"""The benchmark's count of requests and bytes: the same however TCP cuts the stream."""
+"""The benchmark's count of requests and bytes: what its peers send, and nothing from before."""
 
 from __future__ import annotations
 
+import urllib.request
+
+import boto3
 import pytest
+from botocore.config import Config
 
-from peers.traffic import ConnectionCount, Traffic
-
-EXCHANGES = [
-    (b"GET /b?list-type=2&prefix=a%2F HTTP/1.1\r\nHost: x\r\n\r\n", b"", b"l" * 7, "list"),
-    (b"GET /b/a/0.mp4 HTTP/1.1\r\nRange: bytes=0-9\r\n\r\n", b"", b"d" * 10, "data"),
-    (
-        b"PUT /b/k HTTP/1.1\r\nContent-Length: 23\r\n\r\n",
-        b"GET /b/fake HTTP/1.1\r\n\r\n"[:23],
-        b"",
-        "other",
-    ),
-    (
-        b"PUT /b/k HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n",
-        b"4\r\nGET \r\n0\r\n\r\n",
-        b"ok",
-        "other",
-    ),
-    (b"HEAD /b/a/0.mp4 HTTP/1.1\r\n\r\n", b"", b"h" * 3, "head"),
-    (b"GET /b/a/1.mp4 HTTP/1.1\r\n\r\n", b"", b"d" * 5, "data"),
-]
+from dstream.diagnose.proxy import MeasuringProxy, user_upstream
+from peers.turns import Passed
+from s3_services import REGION, S3Place, plain_client
 
 
-@pytest.mark.parametrize("step", [1, 2, 3, 5, 7, 11, 1000])
-def test_requests_and_bytes_do_not_depend_on_how_the_stream_is_cut(step: int) -> None:
-    traffic = Traffic()
-    connection = ConnectionCount(traffic)
-    for head, body, response, _ in EXCHANGES:
-        sent = head + body
-        for start in range(0, len(sent), step):
-            connection.sent(sent[start : start + step])
-        connection.received(response)
-    kinds = {kind for *_, kind in EXCHANGES}
-    assert traffic.requests == {
-        kind: sum(kind == other for *_, other in EXCHANGES) for kind in kinds
-    }
-    assert dict(traffic.received_bytes) == {
-        kind: sum(len(response) for _, _, response, other in EXCHANGES if other == kind)
-        for kind in kinds
-    }
+@pytest.mark.rgw
+def test_signed_and_presigned_reads_count_as_data(
+    rgw_bucket: S3Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bucket = rgw_bucket.bucket
+    plain_client(rgw_bucket.endpoint_url).put_object(Bucket=bucket, Key="a/0.mp4", Body=bytes(1000))
+    with MeasuringProxy(user_upstream(rgw_bucket.endpoint_url)).serving() as proxy:
+        for name, value in proxy.environment({}).items():
+            monkeypatch.setenv(name, value)
+        version_4 = Config(signature_version="s3v4")  # as the adapters sign URLs
+        client = boto3.client("s3", region_name=REGION, config=version_4)
+        client.get_object(Bucket=bucket, Key="a/0.mp4")["Body"].read()
+        proxy.report()
+        before = Passed.until_now(proxy)
+        client.list_objects_v2(Bucket=bucket, Prefix="a/")
+        client.head_object(Bucket=bucket, Key="a/0.mp4")
+        client.get_object(Bucket=bucket, Key="a/0.mp4", Range="bytes=0-9")["Body"].read()
+        url = client.generate_presigned_url("get_object", {"Bucket": bucket, "Key": "a/0.mp4"})
+        with urllib.request.urlopen(url) as answer:
+            assert len(answer.read()) == 1000
+        proxy.report()  # waits for the last to be counted
+        passed = Passed.until_now(proxy).since(before)
+    assert (passed.data_requests, passed.all_requests) == (2, 4)
+    assert 1010 < passed.received_bytes < 3000  # a listing besides
+    assert passed.proxy_cpu_s > 0

@@ -9,6 +9,7 @@ from typing import Any
 
 import boto3
 import spdl.io
+from botocore.config import Config
 from spdl.pipeline import PipelineBuilder
 
 from peers.adapters.protocol import Seen, Task, answer
@@ -46,7 +47,8 @@ def decoded(task: Task, given: tuple[Place, Any]) -> Seen:
 
 
 def opened(task: Task) -> Iterator[Seen]:
-    client = boto3.client("s3", endpoint_url=task.endpoint)
+    version_4 = Config(signature_version="s3v4")  # the older one is boto3's default for URLs
+    client = boto3.client("s3", endpoint_url=task.endpoint, config=version_4)
     bucket, _, prefix = task.raw.removeprefix("s3://").partition("/")
     urls = {
         name: client.generate_presigned_url(

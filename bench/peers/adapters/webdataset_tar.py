@@ -14,6 +14,7 @@ from typing import Any
 
 import boto3
 import webdataset
+from botocore.config import Config
 
 from peers.adapters.protocol import Seen, Task, answer
 from peers.adapters.torchcodec_clip import random_clip
@@ -35,7 +36,8 @@ def clip_of(task: Task, sample: dict[str, Any]) -> tuple[str, int, Any]:
 
 
 def opened(task: Task) -> Iterator[Seen]:
-    client = boto3.client("s3", endpoint_url=task.endpoint)
+    version_4 = Config(signature_version="s3v4")  # the older one is boto3's default for URLs
+    client = boto3.client("s3", endpoint_url=task.endpoint, config=version_4)
     bucket, _, prefix = task.prepared.removeprefix("s3://").partition("/")
     listed = client.list_objects_v2(Bucket=bucket, Prefix=prefix + "/")["Contents"]
     urls = [

@@ -112,9 +112,14 @@ class MeasuringProxy:
             "no_proxy": no_proxy,
         }
 
-    def report(self, prices: Prices | None = None) -> TrafficReport:
-        """What passed since this proxy was made; waits a moment for answers that still pass."""
-        self._traffic.wait_idle(_SETTLE_S)
+    def report(self, prices: Prices | None = None, *, settle_s: float = _SETTLE_S) -> TrafficReport:
+        """What passed since this proxy was made.
+
+        Args:
+            prices: what requests and bytes cost.
+            settle_s: how long to wait for answers that still pass; 0 while a client goes on.
+        """
+        self._traffic.wait_idle(settle_s)
         wall_s = self._clock.monotonic_s() - self._began_s
         cpu_s = time.process_time() - self._began_cpu_s
         return self._traffic.report(wall_s, cpu_s, prices or Prices())
