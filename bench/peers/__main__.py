@@ -64,15 +64,15 @@ def take_turns(
     rtt_ms: float,
     size: str,
     arguments: argparse.Namespace,
-) -> tuple[dict[Peer, list[Turn]], dict[str, str]]:
-    """All rounds at one delay. A peer that fails twice is not asked again."""
+) -> tuple[dict[Peer, list[Turn]], dict[Peer, list[str]]]:
+    """All rounds at one delay, and why turns failed. After two a peer is not asked again."""
     turns: dict[Peer, list[Turn]] = {peer: [] for peer in pythons}
-    failed: dict[str, str] = {}
+    failed: dict[Peer, list[str]] = {peer: [] for peer in pythons}
     upstream = user_upstream(arguments.endpoint)
     with MeasuringProxy(upstream, Shape(delay_s=rtt_ms / 1000)).serving() as proxy:
         for number in range(arguments.rounds):
             for peer, python in pythons.items():
-                if peer.name in failed:
+                if len(failed[peer]) == 2:
                     continue
                 with tempfile.TemporaryDirectory() as scratch:
                     task = task_for(
@@ -92,16 +92,16 @@ def take_turns(
                     try:
                         turn = take(peer, python, task, made, proxy)
                     except TurnFailedError as error:
-                        failed[peer.name] = str(error)
+                        failed[peer].append(str(error))
                         print(f"  {peer.name}: {error}", file=sys.stderr)
                         continue
                 turns[peer].append(turn)
                 place = f"{rtt_ms:g} ms, {size}, round {number}"
                 print(f"  {place}: {peer.name}: {turn.rate:.2f} clips/s", file=sys.stderr)
-    return {peer: done for peer, done in turns.items() if done}, failed
+    return turns, failed
 
 
-def row(peer: Peer, turns: list[Turn], best: float) -> dict[str, Any]:
+def row(peer: Peer, turns: list[Turn], failed: list[str], best: float) -> dict[str, Any]:
     rate = statistics.median(turn.rate for turn in turns)
     clips, passed = sum(turn.clips for turn in turns), [turn.passed for turn in turns]
     return {
@@ -117,6 +117,7 @@ def row(peer: Peer, turns: list[Turn], best: float) -> dict[str, Any]:
         "proxy_cores": round(max(t.passed.proxy_cpu_s / t.seconds for t in turns), 2),
         "exact": sorted({turn.exact for turn in turns}),
         "clips": clips,
+        "failed": failed,
     }
 
 
@@ -157,13 +158,14 @@ def main() -> None:
                 (
                     statistics.median(turn.rate for turn in done)
                     for peer, done in turns.items()
-                    if peer.reads != "repo"
+                    if done and peer.reads != "repo"
                 ),
                 default=float("nan"),
             )
-            rows = [row(peer, done, best) for peer, done in turns.items()]
+            rows = [row(peer, done, failed[peer], best) for peer, done in turns.items() if done]
+            never = {peer.name: failed[peer][-1] for peer, done in turns.items() if not done}
             run = {"gop": made.gop, "rtt_ms": rtt_ms, "size": size, "rows": rows}
-            runs.append(run | {"missing": missing | failed})
+            runs.append(run | {"missing": missing | never})
             print(report.table(runs[-1]))
     if arguments.json:
         settings = {"command": " ".join(sys.argv[1:]), "versions": environments.versions()}

@@ -26,14 +26,26 @@ def table(run: dict[str, Any]) -> str:
     ]
     for row in sorted(run["rows"], key=lambda row: -row["clips_per_s"]):
         low, high = min(row["clips_per_s_by_round"]), max(row["clips_per_s_by_round"])
-        inexact = "" if "no" not in row["exact"] else ", **frames differ**"
         lines.append(
-            f"| {row['name']} ({row['note']}{inexact}) | {row['clips_per_s']:.2f}"
+            f"| {row['name']} ({', '.join(notes(row))}) | {row['clips_per_s']:.2f}"
             f" ({low:.2f} to {high:.2f}) | {row['ratio_to_best_peer']:.2f} | {row['first_clip_s']}"
             f" | {row['data_requests_per_clip']:.2f} | {row['MB_per_clip']:.2f} |"
         )
     lines += [f"| {name} | {reason} | | | | |" for name, reason in run["missing"].items()]
     return "\n".join(lines)
+
+
+def notes(row: dict[str, Any]) -> list[str]:
+    """How a peer was set up, and what is wrong with its figures."""
+    found = [row["note"]]
+    if "no" in row["exact"]:
+        found.append("**frames differ**")
+    if row["failed"]:
+        turns = len(row["failed"]) + len(row["clips_per_s_by_round"])
+        found.append(f"**{len(row['failed'])} of {turns} turns failed**: {row['failed'][-1]}")
+    if row["proxy_cores"] > 0.8:
+        found.append("**the proxy's limit**")
+    return found
 
 
 def plot(runs: list[dict[str, Any]]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import queue
+import re
 import signal
 import subprocess
 import tempfile
@@ -24,7 +25,7 @@ from peers.adapters.protocol import Task
 from peers.dataset import DataSet
 from peers.environments import Peer
 
-START_LIMIT_S = 180.0
+START_LIMIT_S = 300.0
 """For imports, opening, and the clips that are not counted."""
 
 
@@ -81,6 +82,8 @@ class Turn:
 def take(peer: Peer, python: Path, task: Task, made: DataSet, proxy: MeasuringProxy) -> Turn:
     """Run the adapter in a process group of its own, and end that whatever happens.
 
+    What a fallen one said lies beside the videos.
+
     Raises:
         TurnFailedError: it fell, or said nothing for too long.
     """
@@ -92,7 +95,7 @@ def take(peer: Peer, python: Path, task: Task, made: DataSet, proxy: MeasuringPr
             stderr=errors,
             text=True,
             start_new_session=True,
-            env=proxy.environment(os.environ),
+            env=proxy.environment(os.environ) | {"PYTHONFAULTHANDLER": "1"},
         )
         answers = _Answers(process.stdout or ())
         try:
@@ -103,10 +106,9 @@ def take(peer: Peer, python: Path, task: Task, made: DataSet, proxy: MeasuringPr
             passed = Passed.until_now(proxy).since(before)
         except TurnFailedError as error:
             errors.seek(0)
-            lines = [line.strip() for line in errors.read().splitlines() if line.strip()]
-            raise TurnFailedError(
-                f"{error}: {lines[-1][:200] if lines else 'no message'}"
-            ) from error
+            said = errors.read()
+            Path(made.original).with_name(f"{peer.module}-fell.log").write_text(said)
+            raise TurnFailedError(f"{error}: {last_error(said)}") from error
         finally:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
@@ -119,6 +121,13 @@ def take(peer: Peer, python: Path, task: Task, made: DataSet, proxy: MeasuringPr
         passed,
         "resized" if task.size else exactness(warm["seen"], made, task.frames),
     )
+
+
+def last_error(said: str) -> str:
+    """The line of an error output that tells most: the last that names an error, else the last."""
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    errors = [line for line in lines if re.match(r"[\w.]*(Error|Exception)\b|Fatal", line)]
+    return ([*lines[-1:], *errors] or ["no message"])[-1][:200]
 
 
 class _Answers:

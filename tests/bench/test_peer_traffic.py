@@ -1,4 +1,4 @@
-"""The benchmark's count of requests and bytes: what its peers send, and nothing from before."""
+"""The peers' benchmark: what they sent is counted, what went wrong is told."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import pytest
 from botocore.config import Config
 
 from dstream.diagnose.proxy import MeasuringProxy, user_upstream
-from peers.turns import Passed
+from peers.report import notes
+from peers.turns import Passed, last_error
 from s3_services import REGION, S3Place, plain_client
 
 
@@ -38,3 +39,28 @@ def test_signed_and_presigned_reads_count_as_data(
     assert (passed.data_requests, passed.all_requests) == (2, 4)
     assert 1010 < passed.received_bytes < 3000  # a listing besides
     assert passed.proxy_cpu_s > 0
+
+
+def test_what_is_wrong_with_a_row_is_told_in_it() -> None:
+    good = {"note": "as is", "exact": ["yes"], "failed": [], "proxy_cores": 0.3,
+            "clips_per_s_by_round": [1.0, 2.0]}  # fmt: skip
+    assert notes(good) == ["as is"]
+    bad = good | {"exact": ["no", "yes"], "failed": ["a worker fell"], "proxy_cores": 0.9}
+    assert notes(bad)[1:] == [
+        "**frames differ**", "**1 of 3 turns failed**: a worker fell", "**the proxy's limit**",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        ("", "no message"),
+        ("loading\nready\n", "ready"),
+        ("x.py:3: UserWarning: many workers\n  self.check()\n", "self.check()"),
+        ("Traceback\nRuntimeError: worker\nx.py:9: UserWarning: leaked\n", "RuntimeError: worker"),
+        ("botocore.exceptions.ClientError: no\nbye\n", "botocore.exceptions.ClientError: no"),
+        ("Fatal Python error: Aborted\n\nThread 1\n", "Fatal Python error: Aborted"),
+    ],
+)
+def test_the_line_that_names_an_error_is_told(said: str, told: str) -> None:
+    assert last_error(said) == told

@@ -53,7 +53,7 @@ def opened(task: Task) -> Iterator[Seen]:
     items = endless(
         dataset,
         task,
-        start="spawn",
+        start="forkserver",
         batch_size=1,
         sampler=Shuffled(len(dataset), task.seed),
         collate_fn=only_item,

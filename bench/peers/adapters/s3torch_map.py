@@ -33,7 +33,7 @@ class Objects:
 
 
 def opened(task: Task) -> Iterator[Seen]:
-    return as_seen(endless(Objects(task), task, start="spawn", sampler=RandomPlaces(task)))
+    return as_seen(endless(Objects(task), task, start="forkserver", sampler=RandomPlaces(task)))
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import random
 from collections.abc import Iterator
 from typing import Any
@@ -29,7 +30,12 @@ class RandomPlaces:
 
 
 def endless(dataset: Any, task: Task, *, start: str = "fork", **more: Any) -> Iterator[Any]:
-    """What ``dataset`` gives, from ``task.workers`` processes, without batching by default."""
+    """What ``dataset`` gives, from ``task.workers`` processes, without batching by default.
+
+    With ``start="forkserver"``, for what must not be forked once it is in use, torch and torchcodec
+    are imported once for all workers: four processes that import them on two cores take a minute.
+    """
+    multiprocessing.set_forkserver_preload(["torch", "torchcodec.decoders"])
     settings = {
         "batch_size": None,
         "num_workers": task.workers,

@@ -35,7 +35,7 @@ class Files:
 
 
 def opened(task: Task) -> Iterator[Seen]:
-    return as_seen(endless(Files(task), task, start="spawn", sampler=RandomPlaces(task)))
+    return as_seen(endless(Files(task), task, start="forkserver", sampler=RandomPlaces(task)))
 
 
 if __name__ == "__main__":
