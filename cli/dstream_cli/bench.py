@@ -47,6 +47,7 @@ _DEFAULT_SECONDS = 20.0
 _DEFAULT_BATCH = 8
 
 OnError = Literal["raise", "skip"]
+DecoderName = Literal["cpu", "nvdec", "auto"]
 
 _ANY_NUMBER = 1 << 62
 """Of failing files: a bench of what lies there is to tell how many fail, not to stop at some."""
@@ -133,6 +134,10 @@ def run(
     prefetch: Annotated[
         int, typer.Option(metavar="N", min=1, help="Batches decoded ahead of the one in use.")
     ] = 2,
+    decoder: Annotated[
+        DecoderName,
+        typer.Option(help="auto: the GPU's decoders for what they take, the rest on the CPU."),
+    ] = "cpu",
     device: Annotated[
         str, typer.Option(metavar="DEVICE", help="Copy batches to this device, such as cuda.")
     ] = "",
@@ -224,6 +229,7 @@ def run(
         "shuffle": shuffle,
         "clips_per_gop": clips_per_gop,
         "on_error": on_error,
+        "decoder": decoder,
         "device": device or None,
     }
     node = {"cache": cache or None, "cache_bytes": cache_bytes or None}

@@ -136,6 +136,13 @@ def report_facts(report: LoaderReport) -> list[tuple[str, object]]:
         if count
     ]
     facts += _cache_facts(report)
+    if report.nvdec_sessions:
+        sessions = ", ".join(f"{count:,} {what}" for what, count in report.nvdec_sessions.items())
+        told = (
+            f"{report.nvdec_frames:,} frames, {report.nvdec_frames_per_second:,.0f}/s a session, "
+            f"{report.nvdec_frames_per_engine:,.0f}/s an engine; sessions: {sessions}"
+        )
+        facts.append(("NVDEC", told))
     if report.index_full_passes:
         facts.append(("full passes", f"{counted(report.index_full_passes, 'video')} read whole"))
     if report.outages:

@@ -46,6 +46,20 @@ def test_ratios() -> None:
     assert (got.skips, got.retries, got.throttles) == ({"not-found": 2}, {"throttled": 2}, 2)
 
 
+def test_rates_of_the_gpu_s_decoders() -> None:
+    meter = Meter()
+    meter.add("frames.nvdec", 14_000)
+    meter.add("seconds.nvdec", 20.0)
+    meter.event("nvdec-session", "opened", 7)
+    counts = meter.snapshot()
+    got = make_report(counts, counts, dataclasses.replace(FACTS, engines=7))
+    assert got.nvdec_frames == 14_000
+    assert got.nvdec_frames_per_second == 700
+    assert got.nvdec_frames_per_engine == 200
+    assert got.nvdec_sessions == {"opened": 7}
+    assert make_report(counts, counts, FACTS).nvdec_frames_per_engine == 0
+
+
 @pytest.mark.parametrize(
     ("wait_s", "fetch_s", "decode_s", "verdict"),
     [

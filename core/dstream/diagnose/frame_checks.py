@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 import io
 from fractions import Fraction
 
 from dstream.clock import Clock
 from dstream.diagnose.finding import Finding, Gap, Page, Verdict, graded
+from dstream.media.decoders.choice import NVDEC_CODECS, Coding, refusal
+from dstream.media.decoders.nvdec import REMEDIES, NvdecDevice, nvdec_device
 
 _CODECS = ("h264", "hevc", "av1", "vp9", "mpeg4", "mjpeg", "vvc")
 _WIDTH, _HEIGHT, _FRAMES = 1280, 720, 30
@@ -38,20 +39,31 @@ def frame_findings(page: Page, clock: Clock) -> None:
 
 
 def _nvdec(page: Page) -> None:
-    if importlib.util.find_spec("PyNvVideoCodec") is None:
-        told = "PyNvVideoCodec is not installed: frames are decoded on the CPU"
-        page.add(Finding(Gap.FRAMES, "NVDEC", told, Verdict.ABSENT))
-        return
-    import PyNvVideoCodec as nvc
+    page.add(nvdec_finding(nvdec_device(0)))
 
-    decodes: list[str] = []
-    for codec in ("H264", "HEVC", "AV1", "VP9"):
-        caps = nvc.GetDecoderCaps(gpuid=0, codec=getattr(nvc.cudaVideoCodec, codec))
-        if caps.get("is_supported"):
-            decodes.append(f"{codec} to {caps.get('max_width')}x{caps.get('max_height')}")
-    engines = f"{caps.get('num_decoder_engines', '?')} engines: "
-    verdict = Verdict.GOOD if decodes else Verdict.BAD
-    page.add(Finding(Gap.FRAMES, "NVDEC", engines + ", ".join(decodes or ["no codec"]), verdict))
+
+def nvdec_finding(device: NvdecDevice) -> Finding:
+    """What the device decodes, and the reasons that ``fallbacks`` would have for the rest."""
+    every = [device.capabilities(codec) for codec in NVDEC_CODECS]
+    told = [capabilities for capabilities in every if capabilities is not None]
+    if device.absence is not None or not told:
+        reason = device.absence or "nvdec_unusable"
+        broken = reason not in ("not_installed", "no_driver")
+        found = f"{reason}: frames are decoded on the CPU"
+        verdict = Verdict.BAD if broken else Verdict.ABSENT
+        remedy = device.failure if broken else REMEDIES[reason]
+        return Finding(Gap.FRAMES, "NVDEC", found, verdict, remedy)
+    formats = told[-1].formats  # asked one after the other, each has what was asked before
+    does = [f"{codec} {depth} bit" for codec, depth in sorted(formats)]
+    asked = [
+        refusal(Coding(codec, pix_fmt, _WIDTH, _HEIGHT), told[-1])
+        for codec in NVDEC_CODECS
+        for pix_fmt in ("yuv420p", "yuv420p10le")
+    ]
+    lacks = sorted({reason for reason in asked if reason is not None})
+    found = f"{device.engines} engines: {', '.join(does) or 'no codec'}"
+    found += f"; {', '.join(lacks)}" if lacks else ""
+    return Finding(Gap.FRAMES, "NVDEC", found, Verdict.GOOD if does else Verdict.BAD)
 
 
 def cpu_decoders() -> tuple[list[str], list[str]]:

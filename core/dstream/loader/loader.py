@@ -322,10 +322,7 @@ class Loader:
 
     def _report(self) -> LoaderReport:
         wall_s = 0.0 if self._began_s is None else self._last_s - self._began_s
-        settings = self.settings
-        facts = RunFacts(
-            wall_s, self._first_batch_s, self._tuner.limit, settings.workers, settings.prefetch
-        )
+        facts = RunFacts.of(self.settings, wall_s, self._first_batch_s, self._tuner.limit)
         now = self._meter.snapshot()
         return make_report(now.minus(self._start), now.minus(self._opened), facts)
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from dstream.loader.settings import LoaderSettings
 from dstream.measure import Purpose, Snapshot
 
 
@@ -47,6 +48,16 @@ class LoaderReport:
     """``frames_decoded / frames_delivered``; 1 is ideal, long GOPs raise it."""
     decode_frames_per_second: float
     """Frames decoded per second of one decoding thread, conversion included."""
+
+    nvdec_frames: int
+    """Of the decoded frames, those that a GPU's decoders put out."""
+    nvdec_frames_per_second: float
+    """Of one session while it decodes, conversion not included."""
+    nvdec_frames_per_engine: float
+    """A second of the wall time, of one engine; NVIDIA publishes what an engine can do."""
+    nvdec_sessions: Mapping[str, int]
+    """Decoder sessions ``opened``, ``reused`` for another run, ``closed`` to make room,
+    ``poisoned`` by a failed run and closed, ``not-opened``."""
 
     data_requests: int
     """Requests for media bytes, failed ones included."""
@@ -215,6 +226,16 @@ class RunFacts:
     fetchers: int
     workers: int
     prefetch: int
+    engines: int = 0
+    """Of the GPU's decoders, once they were used."""
+
+    @classmethod
+    def of(
+        cls, settings: LoaderSettings, wall_s: float, first_batch_s: float, fetchers: int
+    ) -> RunFacts:
+        """Of a loader with these settings."""
+        engines = settings.decoder.engines()
+        return cls(wall_s, first_batch_s, fetchers, settings.workers, settings.prefetch, engines)
 
 
 def make_report(counts: Snapshot, since_open: Snapshot, facts: RunFacts) -> LoaderReport:
@@ -265,6 +286,10 @@ def make_report(counts: Snapshot, since_open: Snapshot, facts: RunFacts) -> Load
         frames_skipped=whole("frames.skipped"),
         decode_amplification=_ratio(sums.get("frames.decoded", 0), sums.get("frames.delivered", 0)),
         decode_frames_per_second=_ratio(sums.get("frames.decoded", 0), codec_s),
+        nvdec_frames=whole("frames.nvdec"),
+        nvdec_frames_per_second=_ratio(sums.get("frames.nvdec", 0), sums.get("seconds.nvdec", 0.0)),
+        nvdec_frames_per_engine=_ratio(sums.get("frames.nvdec", 0), wall_s * facts.engines),
+        nvdec_sessions=counts.event("nvdec-session"),
         data_requests=data.count,
         data_requests_per_clip=_ratio(data.count, fetched),
         bytes_requested=data.bytes_requested,

@@ -91,6 +91,8 @@ class NvdecDevice:
         self._lock = threading.Lock()
         self.absence = absence()
         """Why it cannot be used, as a code of :data:`REMEDIES`; None: as far as is known it can."""
+        self.failure = ""
+        """What the package said when it could not be used."""
         self._package: Any = None
         self._formats: dict[tuple[str, int], Limits | None] = {}
         self._pool: SessionPool[NvdecSession] | None = None
@@ -111,8 +113,8 @@ class NvdecDevice:
                 return None
             try:
                 return self._capabilities(codec)
-            except Exception:  # of CUDA, of the driver, of the package: all mean the same here
-                self.absence = "nvdec_unusable"
+            except Exception as error:  # of CUDA, of the driver, of the package: all the same here
+                self.absence, self.failure = "nvdec_unusable", f"{type(error).__name__}: {error}"
                 return None
 
     def _capabilities(self, codec: str) -> Capabilities:

@@ -31,6 +31,11 @@ class DecoderChoice:
     gpu: int = 0
     """Whose NVDEC."""
 
+    def engines(self) -> int:
+        """Of the device; 0 where none is used, or before it is."""
+        device = self.device()
+        return 0 if device is None else device.engines
+
     def device(self) -> NvdecDevice | None:
         """The device, shared by the process; None for ``cpu``."""
         return None if self.name == "cpu" else nvdec_device(self.gpu)
