@@ -151,6 +151,8 @@ def test_ranks_are_found_where_the_dataset_is_made(
 def test_what_cannot_be_is_refused(repo: str) -> None:
     with pytest.raises(InvalidInputError, match="leave the GPU alone"):
         dataset_of(repo, device="cuda")
+    with pytest.raises(InvalidInputError, match="leave the GPU alone"):
+        dataset_of(repo, decoder="auto")
     with pytest.raises(InvalidInputError, match="batch_size"):
         dataset_of(repo, 0)
     with pytest.raises(TypeError, match="no length"):

@@ -54,7 +54,7 @@ def nvdec_finding(device: NvdecDevice) -> Finding:
         remedy = device.failure if broken else REMEDIES[reason]
         return Finding(Gap.FRAMES, "NVDEC", found, verdict, remedy)
     formats = told[-1].formats  # asked one after the other, each has what was asked before
-    does = [f"{codec} {depth} bit" for codec, depth in sorted(formats)]
+    does = [f"{codec} {depth} bit" for codec, depth in formats]
     asked = [
         refusal(Coding(codec, pix_fmt, _WIDTH, _HEIGHT), told[-1])
         for codec in NVDEC_CODECS

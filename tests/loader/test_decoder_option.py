@@ -1,0 +1,93 @@
+"""``decoder=`` of a loader: the same batches, and a report of where they were decoded."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import dstream
+from dstream.diagnose.finding import Verdict
+from dstream.diagnose.frame_checks import nvdec_finding
+from dstream.media.decoders import selection
+from dstream.media.decoders.nvdec import NvdecDevice
+from dstream.store.opening import open_store
+from loader_data import batch_hash, fill, new_url, videos
+from pynvvideocodec_stand_in import StandIn
+
+
+@pytest.fixture
+def clips(tmp_path: Path) -> dstream.Clips:
+    url = new_url()
+    fill(open_store(url), videos(tmp_path, 3, frames=24, gop=12))
+    return dstream.clips(url, frames=6, array="numpy")
+
+
+def use(monkeypatch: pytest.MonkeyPatch, device: NvdecDevice) -> None:
+    monkeypatch.setattr(selection, "nvdec_device", {0: device}.__getitem__)
+
+
+def test_batches_are_the_same_whoever_decodes(
+    clips: dstream.Clips, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With libav in the place of the hardware, so the whole way there is tested."""
+    package = StandIn(engines=2)
+    use(monkeypatch, NvdecDevice(0, lambda: None, lambda: package))
+    with clips.loader(2) as loader:
+        expected = [batch_hash(batch) for batch in loader]
+    assert loader.report().nvdec_sessions == {}
+    with clips.loader(2, decoder="auto", workers=3) as loader:
+        assert [batch_hash(batch) for batch in loader] == expected
+    report = loader.report()
+    assert report.fallbacks == {}
+    assert report.nvdec_frames == report.frames_decoded > 0
+    assert report.nvdec_frames_per_second > 0
+    assert report.nvdec_frames_per_engine > 0
+    assert 1 <= report.nvdec_sessions["opened"] <= 2
+    assert sum(report.nvdec_sessions.values()) == report.clips_decoded
+
+
+def test_without_a_device_the_cpu_decodes_and_it_is_counted(
+    clips: dstream.Clips, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use(monkeypatch, NvdecDevice(0, lambda: "no_driver"))
+    with clips.loader(2, decoder="auto") as loader:
+        batches = list(loader)
+    assert len(batches) == 2
+    report = loader.report()
+    assert report.fallbacks == {"no_driver": report.clips_decoded}
+    assert report.nvdec_frames_per_engine == 0
+    with pytest.raises(dstream.InvalidInputError, match=r"no_driver.*decoder='auto'"):
+        clips.loader(2, decoder="nvdec")
+
+
+def test_what_only_nvdec_may_decode_and_cannot_ends_the_loop(
+    clips: dstream.Clips, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = StandIn(formats={("HEVC", 8)})
+    use(monkeypatch, NvdecDevice(0, lambda: None, lambda: package))
+    with (
+        clips.loader(2, decoder="nvdec", on_error="skip") as loader,
+        pytest.raises(dstream.InvalidInputError, match="nvdec_no_h264"),
+    ):
+        list(loader)
+    assert loader.report().skips == {}  # the files are good: none of them is to be given up
+
+
+def test_the_doctor_names_what_the_device_lacks() -> None:
+    package = StandIn({("H264", 8), ("HEVC", 8), ("HEVC", 10), ("VP9", 8)}, engines=7)
+    found = nvdec_finding(NvdecDevice(0, lambda: None, lambda: package))
+    assert found.verdict is Verdict.GOOD
+    assert found.found == (
+        "7 engines: h264 8 bit, hevc 8 bit, hevc 10 bit, vp9 8 bit; "
+        "nvdec_no_av1, nvdec_no_h264_high10, nvdec_no_vp9_yuv420p10le"
+    )
+    absent = nvdec_finding(NvdecDevice(0, lambda: "no_driver"))
+    assert (absent.verdict, absent.found[:10]) == (Verdict.ABSENT, "no_driver:")
+
+    def broken() -> None:
+        raise RuntimeError("Driver version is too old")
+
+    bad = nvdec_finding(NvdecDevice(0, lambda: None, broken))
+    assert bad.verdict is Verdict.BAD
+    assert bad.remedy == "RuntimeError: Driver version is too old"
