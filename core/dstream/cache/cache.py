@@ -11,7 +11,13 @@ from dstream.cache.flights import Flight, Flights
 from dstream.cache.folder import BusyError, CacheFolder
 from dstream.cache.index import ExtentIndex
 from dstream.cache.record import ByteRange, ObjectIdentity, Record, extent_key
-from dstream.cache.segment import BrokenRecordError, blot_out, read_extent
+from dstream.cache.segment import (
+    BrokenRecordError,
+    FilePart,
+    blot_out,
+    locate_extent,
+    read_extent,
+)
 from dstream.cache.writing import Admission, off_reason
 from dstream.clock import Clock, SystemClock
 from dstream.errors import InvalidInputError
@@ -163,6 +169,33 @@ class ExtentCache:
             self._join(others, got)
         return [got[key] for key in request.keys]
 
+    def locate(
+        self, identity: ObjectIdentity, ranges: Sequence[ByteRange]
+    ) -> list[FilePart] | None:
+        """Where the ranges lie on this node's disk, for who reads the files; None if not all do.
+
+        The bytes were verified when they were written, and are not looked at now. A file that is
+        evicted meanwhile is gone for who opens it later.
+        """
+        request = _Request.make(identity, ranges)
+        if any(self._index.find(key) is None for key in request.places):
+            self._refresh()
+        parts: list[FilePart] = []
+        for key in request.keys:
+            found = self._index.find(key)
+            if found is None:
+                return None
+            try:
+                parts.append(
+                    locate_extent(self._folder.segments, found[0], request.record(key, found[1]))
+                )
+            except (BrokenRecordError, LookupError, OSError):
+                return None  # it is read through the host, which counts what is wrong
+            self._admission.note_hit(found[0].number, parts[-1].size_bytes)
+        self._meter.add("cache.hits", len(parts))
+        self._meter.add("bytes.cache_hit", sum(part.size_bytes for part in parts))
+        return parts
+
     def _look_up(self, request: _Request, keys: list[int], got: dict[int, bytes]) -> list[int]:
         """Put what the disk has into ``got``; returns the keys of the rest."""
         began_s = self._clock.monotonic_s()
@@ -198,11 +231,8 @@ class ExtentCache:
         if found is None:
             return None
         name, place = found
-        part = request.range_of(key)
-        checksum = -1 if part.checksum is None else part.checksum
-        wanted = Record(request.digest, part.start, part.size_bytes, place, checksum)
         try:
-            data = read_extent(self._folder.segments, name, wanted)
+            data = read_extent(self._folder.segments, name, request.record(key, place))
             self._admission.note_hit(name.number, len(data))
             return data
         except BrokenRecordError as broken:
@@ -263,8 +293,11 @@ class _Request:
             places.setdefault(key, place)
         return cls(digest, ranges, keys, places)
 
-    def range_of(self, key: int) -> ByteRange:
-        return self.ranges[self.places[key]]
+    def record(self, key: int, place: int) -> Record:
+        """What has to stand at ``place`` of a segment, if it is a key's range."""
+        part = self.ranges[self.places[key]]
+        checksum = -1 if part.checksum is None else part.checksum
+        return Record(self.digest, part.start, part.size_bytes, place, checksum)
 
 
 def _opened(

@@ -11,6 +11,7 @@ from __future__ import annotations
 import fcntl
 import os
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import xxhash
@@ -30,6 +31,32 @@ class BrokenRecordError(Exception):
     """Bytes on the disk are not those that were written. Fact: what is broken."""
 
 
+@dataclass(frozen=True, slots=True)
+class FilePart:
+    """Bytes ``[start_byte, stop_byte)`` of a local file."""
+
+    path: Path
+    start_byte: int
+    stop_byte: int
+
+    @property
+    def size_bytes(self) -> int:
+        """Its length."""
+        return self.stop_byte - self.start_byte
+
+
+def locate_extent(folder: Path, name: SegmentName, wanted: Record) -> FilePart:
+    """Where the bytes of an extent lie; they are not looked at. As :func:`read_extent`."""
+    path = folder / f"{name}{DATA}"
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        record = _record_at(descriptor, name, wanted)
+    finally:
+        os.close(descriptor)
+    start = record.place + RECORD_BYTES
+    return FilePart(path, start, start + record.size_bytes)
+
+
 def read_extent(folder: Path, name: SegmentName, wanted: Record) -> bytes:
     """The bytes of the extent that ``wanted`` names; its checksum is taken from the disk.
 
@@ -46,21 +73,25 @@ def read_extent(folder: Path, name: SegmentName, wanted: Record) -> bytes:
     """
     descriptor = os.open(folder / f"{name}{DATA}", os.O_RDONLY)
     try:
-        head = os.pread(descriptor, RECORD_BYTES, wanted.place)
-        record = decode_record(head, name.number)
-        if record is None:
-            raise BrokenRecordError("record")
-        found = (record.identity, record.start, record.size_bytes, record.place)
-        if found != (wanted.identity, wanted.start, wanted.size_bytes, wanted.place):
-            raise LookupError("another extent lies there")
-        if wanted.checksum not in (-1, record.checksum):
-            raise BrokenRecordError("source-checksum")
+        record = _record_at(descriptor, name, wanted)
         data = os.pread(descriptor, record.size_bytes, wanted.place + RECORD_BYTES)
     finally:
         os.close(descriptor)
     if len(data) != record.size_bytes or xxhash.xxh3_64_intdigest(data) != record.checksum:
         raise BrokenRecordError("bytes")
     return data
+
+
+def _record_at(descriptor: int, name: SegmentName, wanted: Record) -> Record:
+    record = decode_record(os.pread(descriptor, RECORD_BYTES, wanted.place), name.number)
+    if record is None:
+        raise BrokenRecordError("record")
+    found = (record.identity, record.start, record.size_bytes, record.place)
+    if found != (wanted.identity, wanted.start, wanted.size_bytes, wanted.place):
+        raise LookupError("another extent lies there")
+    if wanted.checksum not in (-1, record.checksum):
+        raise BrokenRecordError("source-checksum")
+    return record
 
 
 def blot_out(folder: Path, name: SegmentName, place: int) -> None:

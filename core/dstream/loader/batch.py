@@ -160,23 +160,37 @@ class ArrayMaker:
         host: NDArray[np.uint8] = pinned.numpy()
         return host
 
-    def hand_over(
-        self, array: NDArray[np.generic], bits_of: str | None = None, *, in_ring: bool = False
-    ) -> Any:
+    def stacked(self, rows: Sequence[Any]) -> Any:
+        """All clips as one; those that are no tensors yet are brought to the others' device."""
+        device = next((row.device for row in rows if not isinstance(row, np.ndarray)), None)
+        if device is None:
+            return np.stack(rows)
+        moved = [
+            self._torch.from_numpy(row).to(device) if isinstance(row, np.ndarray) else row
+            for row in rows
+        ]
+        if device.type == "cuda":  # they were allocated by other threads
+            for row in moved:
+                row.record_stream(self._torch.cuda.current_stream(device))
+        return self._torch.stack(moved)
+
+    def hand_over(self, array: Any, bits_of: str | None = None, *, in_ring: bool = False) -> Any:
         """The array as the user gets it; a tensor shares the memory, or is a copy on the GPU.
 
         Args:
-            array: in host memory.
+            array: in host memory; what is a tensor already stays where it is.
             bits_of: torch's name of the type whose bits these whole numbers are; None: numbers.
             in_ring: on a GPU, in one of the buffers that batches take turns in.
 
         Raises:
             InvalidInputError: this torch has no such type.
         """
-        if self._torch is None or array.dtype.kind not in _TENSOR_KINDS:
-            return array
-        tensor = self._torch.from_numpy(array)
-        if self._batches is not None:
+        tensor = array
+        if isinstance(array, np.ndarray):
+            if self._torch is None or array.dtype.kind not in _TENSOR_KINDS:
+                return array
+            tensor = self._torch.from_numpy(array)
+        if self._batches is not None and tensor is not array:
             moved = self._batches.put(array) if in_ring else self._batches.put_apart(array)
             tensor = moved.view(tensor.dtype).reshape(array.shape)
         if bits_of is None:
@@ -218,12 +232,12 @@ def make_clip(read: ReadClip, fps: float, arrays: ArrayMaker, slot: int = -1) ->
 
 
 def make_batch(
-    video: NDArray[np.generic], clips: Sequence[ReadClip], fps: Sequence[float], arrays: ArrayMaker
+    video: Any, clips: Sequence[ReadClip], fps: Sequence[float], arrays: ArrayMaker
 ) -> Batch:
     """A batch for the user.
 
     Args:
-        video: [B, T, C, H, W], already filled by the clips.
+        video: [B, T, C, H, W], already filled by the clips; a tensor is on the device already.
         clips: B clips.
         fps: frames per second of each.
         arrays: hands the arrays over.

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from dstream.cache.cache import ExtentCache
 from dstream.clock import Clock, SystemClock
 from dstream.loader.batch import ArrayMaker, Clip, make_clip
+from dstream.loader.direct import DirectRows, direct_rows
 from dstream.loader.failures import OnError
 from dstream.loader.groups import group_place
 from dstream.loader.loader import Loader
@@ -210,6 +211,7 @@ class Clips:
         max_outage_s: float = 900.0,
         decoder: DecoderName = "cpu",
         device: str | None = None,
+        direct: bool = False,
         array: ArrayKind | None = None,
         spans: SpanSink | None = None,
     ) -> Loader:
@@ -247,6 +249,8 @@ class Clips:
             decoder: ``cpu``; ``auto``: NVDEC for what it takes, the rest on the CPU, counted by
                 reason; ``nvdec``: nothing on the CPU.
             device: ``cuda`` or ``cuda:N`` copies batches there.
+            direct: arrays on this machine's disks are read straight into the GPU's memory, past
+                their checksums; see docs/gpu.md.
             array: ``torch`` or ``numpy``.
             spans: hears when each stage of each clip began and ended, from any thread.
 
@@ -279,7 +283,8 @@ class Clips:
             device=device,
             array=array or self._array,
         )
-        reader = self.reader(settings.merge_gap_bytes, spans=spans)
+        rows = direct_rows(device, self.meter, self.cache) if direct else None
+        reader = self.reader(settings.merge_gap_bytes, spans=spans, direct=rows)
         ranks = Ranks(batch_size, place.rank, place.world_size, last, replicas)
         return Loader(
             reader,
@@ -300,6 +305,7 @@ class Clips:
         use_cache: bool = True,
         settings: ClipSettings | None = None,
         spans: SpanSink | None = None,
+        direct: DirectRows | None = None,
     ) -> ClipReader:
         """What makes clips of slots, step by step.
 
@@ -310,6 +316,7 @@ class Clips:
             use_cache: read through this node's cache, where there is one.
             settings: of another clip than these.
             spans: see :meth:`loader`.
+            direct: reads rows of arrays into a device's memory.
         """
         return ClipReader(
             self.source,
@@ -320,6 +327,7 @@ class Clips:
             self.cache if use_cache else None,
             spans,
             self._clock,
+            direct,
         )
 
     def arrange(self, alike: Order) -> Order:

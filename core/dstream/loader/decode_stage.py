@@ -186,7 +186,8 @@ class DecodeStage:
         task, failure = fetched.task, None
         began_s = self._take_up(worker, fetched)
         try:
-            out = task.batch.out(task.row)
+            # Without data the clip is read on the device, into memory of its own.
+            out = task.batch.out(task.row) if fetched.data else None
             clip = self._reader.decode(worker.decoder, fetched.planned, fetched.data, out)
         except Exception as error:
             failure = error

@@ -37,6 +37,8 @@ class PendingBatch:
         self._clips: list[ReadClip | None] = [None] * len(step.positions)
         self._errors: dict[int, BaseException] = {}
         self._left = len(self._clips)
+        self._lies_apart = False
+        """Rows of it were read on the device."""
 
     def __len__(self) -> int:
         return len(self._clips)
@@ -66,11 +68,13 @@ class PendingBatch:
             clip: NDArray[np.generic] = self._video[row]
             return clip
 
-    def put(self, row: int, clip: ReadClip, out: NDArray[np.generic]) -> None:
-        """A clip is decoded into ``out``, which :meth:`out` gave."""
+    def put(self, row: int, clip: ReadClip, out: NDArray[np.generic] | None) -> None:
+        """A clip is decoded into ``out``, which :meth:`out` gave; None: it lies elsewhere."""
         with self._lock:
-            if self._video is not None and self._video[row].base is not out.base:
-                np.copyto(self._video[row], out)
+            self._lies_apart |= out is None
+            video = self._video
+            if out is not None and video is not None and video[row].base is not out.base:
+                np.copyto(video[row], out)
             self._clips[row] = clip
 
     def leave_memory(self) -> None:
@@ -81,7 +85,7 @@ class PendingBatch:
                 return
             self._video = self._pool.take(left.shape, left.dtype)
             for row, clip in enumerate(self._clips):
-                if clip is not None:
+                if clip is not None and isinstance(clip.decoded.video, np.ndarray):
                     np.copyto(self._video[row], left[row])
 
     def settle(self, row: int, error: BaseException | None) -> None:
@@ -110,8 +114,11 @@ class PendingBatch:
         if self._errors:
             raise self._errors[min(self._errors)]
         clips = [clip for clip in self._clips if clip is not None]
-        if self._video is None or len(clips) != len(self._clips):
+        if len(clips) != len(self._clips) or (self._video is None and not self._lies_apart):
             raise RuntimeError("deliver() before all rows were settled")
+        video = self._video
+        if self._lies_apart:
+            video = arrays.stacked([clip.decoded.video for clip in clips])
         window = self._settings.window
         fps = [window.clip_fps(clip.planned.sample.rate) for clip in clips]
-        return make_batch(self._video, clips, fps, arrays)
+        return make_batch(video, clips, fps, arrays)

@@ -11,8 +11,14 @@ from numpy.typing import NDArray
 
 from dstream.cache.cache import ExtentCache
 from dstream.clock import Clock, SystemClock
-from dstream.errors import CorruptDataError, InvalidInputError, MediaError, MediaReason
+from dstream.errors import (
+    CorruptDataError,
+    InvalidInputError,
+    MediaError,
+    MediaReason,
+)
 from dstream.format.index import VideoIndex
+from dstream.loader.direct import DirectRows
 from dstream.loader.failures import ClipTooShortError
 from dstream.loader.order import fraction
 from dstream.loader.plan import SLACK, Draw, SlotTable, start_in_sample, whole
@@ -80,6 +86,7 @@ class ClipReader:
         cache: keeps what was fetched on this node's disk; None for none.
         spans: hears what each stage of each clip took; None: nobody does.
         clock: measures the cache's part.
+        direct: reads rows of arrays into a device's memory; None: everything comes to the host.
     """
 
     def __init__(
@@ -92,6 +99,7 @@ class ClipReader:
         cache: ExtentCache | None = None,
         spans: SpanSink | None = None,
         clock: Clock | None = None,
+        direct: DirectRows | None = None,
     ) -> None:
         self.source = source
         self.settings = settings
@@ -102,6 +110,7 @@ class ClipReader:
         self._recipe = recipe
         self._merge_gap_bytes = merge_gap_bytes
         self._cache = cache
+        self._direct = direct
         self._side: SingleFlightCache[tuple[str, str, int], bytes] = SingleFlightCache(
             _SIDE_CACHE_BYTES, len
         )
@@ -165,8 +174,11 @@ class ClipReader:
         return PlannedClip(sample, plan, draw, start_s, crop_at)
 
     def fetch(self, planned: PlannedClip) -> list[bytes]:
-        """The bytes of the plan's extents, in their order."""
-        data = self.fetch_extents(planned.sample.video, planned.plan.extents, clips=[planned])
+        """The bytes of the plan's extents, in their order; none where :meth:`decode` reads them
+        directly into a device's memory."""
+        sample, plan, data = planned.sample, planned.plan, list[bytes]()
+        if self._direct is None or not self._direct.takes(sample.index, sample.video, plan):
+            data = self.fetch_extents(sample.video, plan.extents, clips=[planned])
         self.meter.add("clips.fetched", 1)
         self.count_bytes(planned.plan)
         return data
@@ -234,6 +246,14 @@ class ClipReader:
             ClipTooShortError: only the packets told that the sample has too few frames.
         """
         with naming(planned.sample):
+            if not data and self._direct is not None:
+                rows = self._direct.rows(planned.sample.index, planned.sample.video, planned.plan)
+                if rows is not None:
+                    self.meter.add("clips.decoded", 1)
+                    return ReadClip(planned, rows, self.side_arrays(planned.sample, rows))
+                data = self.fetch_extents(
+                    planned.sample.video, planned.plan.extents, clips=[planned]
+                )
             return self._decode(decoder, planned, data, out)
 
     def _decode(
