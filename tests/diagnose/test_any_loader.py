@@ -44,9 +44,11 @@ RUN = LoaderRun(
     wall_s=10.0,
     wait_s=4.0,
     wait_share=0.4,
+    in_line_share=0.1,
     exhausted=False,
     cpu_s=5.0,
     cores_busy=0.5,
+    other_cores_busy=0.3,
     busiest_thread_share=0.2,
     processes=5,
     peak_rss_bytes=1 << 30,
@@ -82,6 +84,13 @@ def found(ran: Ran) -> LoaderDocument:
         ({"cores_busy": 3.4, "busiest_thread_share": 1.0}, 0.0, "cpu", None, "more workers do not"),
         ({"cores_busy": 1.1, "busiest_thread_share": 0.97}, 0.1, "one-thread", False,
          "a thread computes 97% of the time. More workers or threads help"),
+        ({"cores_busy": 0.5, "in_line_share": 0.99, "busiest_thread_share": 0.5}, 0.1, "in-line",
+         False, "own thread (99% of the wait is computing there), and 0.5 of 4 cores are busy"),
+        ({"cores_busy": 3.5, "in_line_share": 0.99}, 0.1, "cpu", False, "more workers do not"),
+        ({"other_cores_busy": 2.9}, 0.1, "other-programs", False,
+         "they keep 2.9 of 4 cores busy, the loader 0.5"),
+        ({"cores_busy": 3.5, "other_cores_busy": 0.5}, 0.1, "cpu", False, "CPU-bound"),
+        ({"other_cores_busy": None}, 0.1, "waiting", False, "no thread computes more than 20%"),
         ({"busiest_thread_share": 0.84}, 0.1, "waiting", False, "more cores do not"),
         ({"cores_busy": None, "busiest_thread_share": None}, 0.1, "unknown", False, "not told on"),
         ({"batches": 2}, 0.1, "unknown", None, "Only 2 batches came between the warm-up and when "
@@ -279,6 +288,7 @@ def test_workers_that_ended_are_counted() -> None:
     assert run.peak_pss_bytes is not None
     assert run.peak_pss_bytes < run.peak_rss_bytes
     (alone,) = found(bench("torch_loader", "--loader-arg", "workers=0", *counted)).runs
+    assert alone.in_line_share * alone.wait_s >= 0.9 * 76 * 0.01
     assert alone.busiest_thread_share is not None
     assert alone.busiest_thread_share * alone.wall_s >= 0.9 * 76 * 0.01
 

@@ -113,6 +113,7 @@ def test_the_repeats_that_it_asks_for_do_show_five_percent() -> None:
         ((20, 22, 21, 20), (10, 11, 10, 11), "B is 0.50 times A, 97% interval"),
         ((10, 11, 10, 11), (11, 10, 11, 10), "No difference beyond noise: B is 1.00 times A"),
         ((10, 10, 10, 10), (10, 10, 10, 10), "To see 5% you need about 4 repeats of each."),
+        ((10, 30, 90, 10), (10, 30, 90, 30), "The runs scatter too much to see 5%: make them"),
         ((10, 11, 12), (20, 22, 24), "Too few repeats to tell: B is 2.00 times A by 3 and 3, 90%"),
         ((10,), (20,), "Too few repeats to tell"),
     ],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+import time
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
@@ -119,25 +120,29 @@ def measure(
             clock.sleep(limits.step_s)
         with Watch() as watch:
             counted = _counted(batches, limits, clock)
-    wall_s, cpu_s, busiest_s = counted.wall_s, watch.cpu_s(), watch.busiest_thread_s()
-    per_s = 1 / wall_s if wall_s else 0.0
-    samples, sizes = counted.samples, counted.sizes_bytes
+    wall_s, wait_s, sizes = counted.wall_s, counted.wait_s, counted.sizes_bytes
+
+    def over_wall(amount: float | None) -> float | None:
+        return None if amount is None else amount / wall_s if wall_s else 0.0
+
     return LoaderRun(
         batches=counted.batches,
-        batches_per_second=counted.batches * per_s,
-        samples=samples,
-        samples_per_second=None if samples is None else samples * per_s,
+        batches_per_second=over_wall(counted.batches) or 0.0,
+        samples=counted.samples,
+        samples_per_second=over_wall(counted.samples),
         samples_by=counted.samples_by,
         batch_bytes=sum(sizes) / len(sizes) if sizes else None,
         factory_s=made_s - began_s,
         first_batch_s=first_s - made_s,
         wall_s=wall_s,
-        wait_s=counted.wait_s,
-        wait_share=counted.wait_s * per_s,
+        wait_s=wait_s,
+        wait_share=over_wall(wait_s) or 0.0,
+        in_line_share=counted.wait_cpu_s / wait_s if wait_s else 0.0,
         exhausted=counted.exhausted,
-        cpu_s=cpu_s,
-        cores_busy=None if cpu_s is None else cpu_s * per_s,
-        busiest_thread_share=None if busiest_s is None else busiest_s * per_s,
+        cpu_s=watch.cpu_s(),
+        cores_busy=over_wall(watch.cpu_s()),
+        other_cores_busy=over_wall(watch.other_cpu_s()),
+        busiest_thread_share=over_wall(watch.busiest_thread_s()),
         processes=watch.processes,
         peak_rss_bytes=watch.peak_rss_bytes,
         peak_pss_bytes=watch.peak_pss_bytes,
@@ -167,6 +172,8 @@ class _Counted:
     sizes_bytes: list[int] = field(default_factory=list)
     wall_s: float = 0.0
     wait_s: float = 0.0
+    wait_cpu_s: float = 0.0
+    """Of the consumer's own thread, in ``wait_s``."""
     exhausted: bool = False
 
     def add(self, batch: Any, batch_size: int | None) -> None:
@@ -192,12 +199,13 @@ def _counted(batches: Iterator[Any], limits: Limits, clock: Clock) -> _Counted:
     counted = _Counted()
     began_s = clock.monotonic_s()
     while not counted.enough(limits):
-        asked_s = clock.monotonic_s()
+        asked_s, asked_cpu_s = clock.monotonic_s(), time.thread_time()
         batch = next(batches, _END)
         if batch is _END:
             counted.exhausted = True
             break
         counted.wait_s += clock.monotonic_s() - asked_s
+        counted.wait_cpu_s += time.thread_time() - asked_cpu_s
         counted.add(batch, limits.batch_size)
         clock.sleep(limits.step_s)
         counted.wall_s = clock.monotonic_s() - began_s

@@ -18,6 +18,11 @@ SCHEMA = "dstream.bench-compare/1"
 _SAME = 0.01
 """Measured values that are closer than this are not told as a change."""
 
+_CHOSEN = {"alone_s"}
+"""Settings that a run chose for itself: they differ by chance."""
+_FEW = 100
+"""Beyond so many repeats it is told to measure better instead."""
+
 Document = BenchDocument | LoaderDocument
 
 
@@ -90,6 +95,8 @@ def side_of(documents: Sequence[Document]) -> Side:
     figures: dict[str, list[float]] = {}
     for each in documents:
         for name, value in {"target": each.target, **each.settings, **each.versions}.items():
+            if name in _CHOSEN:
+                continue
             values = asked.setdefault(name, [])
             if value not in values:
                 values.append(value)
@@ -192,10 +199,12 @@ def tell(ratio: Ratio, runs_a: int, runs_b: int) -> str:
         )
     if ratio.differs:
         return f"{factor}, {interval}."
-    return (
-        f"No difference beyond noise: {factor}, {interval}. To see 5% you need about "
-        f"{ratio.repeats_needed} repeats of each."
+    advice = (
+        f"To see 5% you need about {ratio.repeats_needed} repeats of each."
+        if ratio.repeats_needed <= _FEW
+        else "The runs scatter too much to see 5%: make them longer, on a quieter machine."
     )
+    return f"No difference beyond noise: {factor}, {interval}. {advice}"
 
 
 def _times(ratio: float) -> str:

@@ -42,6 +42,8 @@ class LoaderRun:
     wait_s: float
     """Of it, the consumer waiting for batches."""
     wait_share: float
+    in_line_share: float
+    """Of ``wait_s``, what the consumer's own thread computed: near 1 it makes the batches."""
     exhausted: bool
     """The loader ended by itself."""
     cpu_s: float | None
@@ -49,6 +51,8 @@ class LoaderRun:
     None, as all that follows, where there is no ``/proc``."""
     cores_busy: float | None
     """``cpu_s`` over ``wall_s``."""
+    other_cores_busy: float | None
+    """Cores that other programs kept busy; None as well where it may not run on all CPUs."""
     busiest_thread_share: float | None
     """Of ``wall_s``, what the busiest thread computed."""
     processes: int
@@ -66,6 +70,10 @@ class LoaderCause(StrEnum):
     """The step: the loader keeps up."""
     CPU = "cpu"
     """All cores compute."""
+    OTHERS = "other-programs"
+    """Other programs take the cores."""
+    IN_LINE = "in-line"
+    """The consumer's own thread makes the batches, while its step waits."""
     ONE_THREAD = "one-thread"
     """A thread or worker computes all the time while cores are idle."""
     WAITING = "waiting"
@@ -192,6 +200,19 @@ def _why_slow(run: LoaderRun, cores: float) -> tuple[LoaderCause, str]:
             LoaderCause.CPU,
             f"It is CPU-bound: {busy}. More cores or cheaper decoding (smaller frames, fewer "
             "frames that nobody needs) help, more workers do not.",
+        )
+    others = run.other_cores_busy or 0.0
+    if run.cores_busy + others >= _BUSY * cores:
+        return (
+            LoaderCause.OTHERS,
+            f"Other programs are in its way: they keep {others:.1f} of {cores:.3g} cores busy, the "
+            f"loader {run.cores_busy:.1f}. Measure again on a quiet machine.",
+        )
+    if run.in_line_share >= _BUSY:
+        return (
+            LoaderCause.IN_LINE,
+            f"Its batches are made in the consumer's own thread ({run.in_line_share:.0%} of the "
+            f"wait is computing there), and {busy}. Workers or threads would make them meanwhile.",
         )
     if run.busiest_thread_share >= _BUSY:
         return (

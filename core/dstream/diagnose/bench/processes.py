@@ -44,6 +44,8 @@ class Usage:
     """Pages that several processes share are counted for each of them."""
     pss_bytes: int | None
     """Shared pages are counted once; None where the kernel does not tell."""
+    machine_cpu_s: float
+    """Of everything on the machine."""
 
 
 def parse_stat(text: str) -> Process:
@@ -96,7 +98,18 @@ def usage(root: int) -> Usage | None:
         processes=len(tree),
         rss_bytes=sum(process.rss_pages for process in tree) * _PAGE_BYTES,
         pss_bytes=sum(told) if len(told) == len(shares) else None,
+        machine_cpu_s=busy_ticks((_PROC / "stat").read_text()) / _TICKS_PER_S,
     )
+
+
+def busy_ticks(text: str) -> int:
+    """Ticks that all CPUs were not idle, by the first line of ``/proc/stat``; see proc_stat(5).
+
+    >>> busy_ticks("cpu  10 1 5 900 40 2 3 4 9 0\\ncpu0 ...")
+    25
+    """
+    ticks = [int(word) for word in text.partition("\n")[0].split()[1:9]]
+    return sum(ticks) - sum(ticks[3:5])
 
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
@@ -142,6 +155,11 @@ def usable_cores(quota: Path = Path("/sys/fs/cgroup/cpu.max")) -> float:
     except (OSError, ValueError):
         return cores
     return cores if allowed == "max" else min(cores, int(allowed) / int(period))
+
+
+def shares_all_cpus() -> bool:
+    """Whether this process may run on every CPU, so that who else is busy is in its way."""
+    return default_workers() == os.cpu_count()
 
 
 class Watch:
@@ -198,6 +216,13 @@ class Watch:
         if self._first is None or self._last is None:
             return None
         return self._last.cpu_s - self._first.cpu_s
+
+    def other_cpu_s(self) -> float | None:
+        """CPU seconds of all other programs in that time, where they compete for its CPUs."""
+        cpu_s = self.cpu_s()
+        if cpu_s is None or self._first is None or self._last is None or not shares_all_cpus():
+            return None
+        return max(0.0, self._last.machine_cpu_s - self._first.machine_cpu_s - cpu_s)
 
     def busiest_thread_s(self) -> float | None:
         """CPU seconds of the thread that used most in that time."""
