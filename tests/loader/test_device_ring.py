@@ -192,7 +192,7 @@ def test_buffers_are_used_again_and_only_when_nobody_looks() -> None:
     assert device.allocated == 2
     held = [batches.put(np.full(8, number, np.uint8)) for number in range(4)]
     assert device.allocated == 4
-    assert meter.snapshot().event("device") == {"ring_full": 2}
+    assert meter.snapshot().event("fallback") == {"device_ring_full": 2}
     assert meter.snapshot().sums["bytes.to_device"] == 14 * 8
     del held
 

@@ -147,7 +147,7 @@ def test_a_kvikio_that_fails_is_counted_and_the_host_reads(tmp_path: Path) -> No
     meter = Meter()
     got = reader(GDS, meter, fails).read(tmp_path / "file", 1, 3)
     assert bytes(got.numpy()) == b"bc"
-    assert meter.snapshot().event("device_read") == {"kvikio_failed": 1}
+    assert meter.snapshot().event("fallback") == {"kvikio_failed": 1}
 
 
 @pytest.fixture
@@ -178,13 +178,15 @@ def test_batches_are_those_of_the_host(
     meter = Meter()
     direct = DirectRows(reader(GDS, meter), meter)
     with clips.loader(4, workers=2) as host, loader_of(clips, direct, meter) as device:
+        clips_given = 0
         for want, got in zip(host, device, strict=True):
+            clips_given += len(got)
             assert got.keys == want.keys
             np.testing.assert_array_equal(got.pts_s, want.pts_s)
             assert torch.equal(got.video, want.video)
     counted = meter.snapshot()
-    assert set(counted.event("device_read")) == {"gds"}
-    assert counted.event("direct") == {}
+    assert counted.event("fallback") == {}
+    assert counted.sums["reads.gds"] == clips_given
     assert counted.sums["bytes.unverified"] > 0
 
 
@@ -199,12 +201,16 @@ def test_a_remote_repository_is_read_directly_once_it_is_cached(
     direct = DirectRows(reader(COMPAT, meter), meter, clips.cache)
     with loader_of(clips, direct, meter) as first:
         before = [batch.video.clone() for batch in first]
-    assert set(meter.snapshot().event("direct")) == {"not_local"}
+    first_clips = meter.snapshot().event("fallback")
+    assert "direct_not_local" in first_clips
     assert isinstance(clips.cache, ExtentCache)
+    before_second = meter.snapshot()
     with loader_of(clips, direct, meter) as second:
         after = [batch.video for batch in second]
     assert all(torch.equal(one, other) for one, other in zip(before, after, strict=True))
-    assert set(meter.snapshot().event("device_read")) == {"gds_compat"}
+    second_clips = meter.snapshot().minus(before_second).event("fallback")
+    assert set(second_clips) == {"gds_compat"}
+    assert "reads.gds" not in meter.snapshot().sums
 
 
 def test_a_file_that_goes_away_is_read_by_its_store(
@@ -220,7 +226,7 @@ def test_a_file_that_goes_away_is_read_by_its_store(
     with clips.loader(4, workers=2) as host, loader_of(clips, direct, meter) as device:
         for want, got in zip(host, device, strict=True):
             assert torch.equal(torch.as_tensor(want.video), torch.as_tensor(got.video))
-    assert set(meter.snapshot().event("direct")) == {"gone"}
+    assert set(meter.snapshot().event("fallback")) == {"direct_gone"}
 
 
 def test_it_is_for_gpus_only(tmp_path: Path, latents: dict[str, Any]) -> None:

@@ -127,7 +127,7 @@ class DeviceBatches:
     A buffer comes back when the last view of its tensor is gone, DLPack capsules included. A
     consumer that uses a batch on other streams than the one that it was given it on makes that
     one wait for them, as with any tensor. When all slots are held, a batch gets memory of its
-    own, counted as ``device`` / ``ring_full``.
+    own, counted as the fallback ``device_ring_full``.
     """
 
     def __init__(self, device: Device, slots: int, meter: Meter) -> None:
@@ -144,7 +144,7 @@ class DeviceBatches:
         """
         taken = self._ring.take()
         if taken is None:
-            self._meter.event("device", "ring_full")
+            self._meter.event("fallback", "device_ring_full")
             return self.put_apart(host)
         slot, after = taken
         try:

@@ -51,7 +51,7 @@ class DirectRows:
 
     Args:
         reader: of the device.
-        meter: counts clips as ``direct`` by why they were not.
+        meter: counts clips that the host reads, as ``fallback`` by reason.
         cache: of this node.
     """
 
@@ -74,7 +74,7 @@ class DirectRows:
         try:
             return None if parts is None else self._read(index, plan, parts)
         except (NotFoundError, ShortReadError):
-            self._meter.event("direct", "gone")
+            self._meter.event("fallback", "direct_gone")
             return None
 
     def _parts(
@@ -87,7 +87,7 @@ class DirectRows:
         is_packed, is_local = video.etag is None, root.is_absolute()
         why = refusal(form, is_packed, is_local, cached is not None)
         if why is not None:
-            self._meter.event("direct", why)
+            self._meter.event("fallback", f"direct_{why}")
             return None
         if cached is not None:
             return cached

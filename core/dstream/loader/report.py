@@ -126,6 +126,8 @@ class LoaderReport:
     """Requests that the store asked to slow down."""
     fallbacks: Mapping[str, int]
     """Slower or wider ways taken, by reason."""
+    gds_reads: int
+    """Reads of arrays from a disk into a GPU's memory by GPUDirect Storage."""
     skips: Mapping[str, int]
     """Clips replaced by others, by reason."""
     refetches: Mapping[str, int]
@@ -311,6 +313,7 @@ def make_report(counts: Snapshot, since_open: Snapshot, facts: RunFacts) -> Load
         retries=counts.event("retry"),
         throttles=sum(counts.event("throttle").values()),
         fallbacks=counts.event("fallback"),
+        gds_reads=whole("reads.gds"),
         skips=counts.event("skip"),
         refetches=counts.event("refetch"),
         pin_renewals=counts.event("pin"),

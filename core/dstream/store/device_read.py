@@ -110,7 +110,7 @@ class DeviceReader:
 
     Args:
         device: as torch names it.
-        meter: counts each read as ``device_read`` by how it went.
+        meter: counts reads by GPUDirect Storage, and the others as ``fallback`` by reason.
         support: of this machine.
         opened: opens a file as kvikio does.
     """
@@ -144,7 +144,7 @@ class DeviceReader:
             if self._support.absence is None:
                 try:
                     found = self._by_kvikio(path, blocks, stop_byte - start_byte)
-                    self._meter.event("device_read", reason)
+                    self._count(reason)
                     return found
                 except RuntimeError:  # what kvikio raises, whatever it was
                     reason = "kvikio_failed"
@@ -153,8 +153,14 @@ class DeviceReader:
             raise NotFoundError(f"no file {str(path)!r}", name=str(path)) from error
         except OSError as error:
             raise StorageError(f"cannot read {str(path)!r}: {error}", name=str(path)) from error
-        self._meter.event("device_read", reason)
+        self._count(reason)
         return found
+
+    def _count(self, reason: str) -> None:
+        if reason == "gds":
+            self._meter.add("reads.gds", 1)
+        else:
+            self._meter.event("fallback", reason)
 
     def joined(self, pieces: Sequence[Any]) -> Any:
         """Pieces one after another, copied on the device."""
