@@ -75,7 +75,7 @@ def run(kind: str, source: Path, count: int) -> tuple[float, float]:
     if kind == "counters":
         return drain(clips, count, None)
     most = 1_000_000 if kind == "trace" else 0
-    return drain(clips, count, Recording(clips.meter, SystemClock(), prefetch=2, max_spans=most))
+    return drain(clips, count, Recording(clips.meter, SystemClock(), most))
 
 
 def main() -> None:

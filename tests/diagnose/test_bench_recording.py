@@ -82,7 +82,7 @@ def test_a_run_adds_up_to_its_report(tmp_path: Path) -> None:
     url, clock = new_url(), SystemClock()
     fill(open_store(url), videos(tmp_path, 2))
     clips = dstream.clips(url, frames=8, clips_per_file=6, array="numpy", resize=(32, 32))
-    recording = Recording(clips.meter, clock, prefetch=2)
+    recording = Recording(clips.meter, clock)
     loader = clips.loader(4, epochs=None, workers=1, spans=recording.spans)
     with loader, recording.watching(loader):
         for _ in range(20):

@@ -116,12 +116,11 @@ class Recording:
     Args:
         meter: the loader's.
         clock: the loader's.
-        prefetch: batches that it makes ahead.
         max_spans: how many spans are kept, for a trace.
     """
 
-    def __init__(self, meter: Meter, clock: Clock, *, prefetch: int, max_spans: int = 0) -> None:
-        self._meter, self._clock, self._prefetch = meter, clock, prefetch
+    def __init__(self, meter: Meter, clock: Clock, max_spans: int = 0) -> None:
+        self._meter, self._clock, self._prefetch = meter, clock, 1
         self.spans = SpanRecorder(max_spans)
         """For the loader."""
         self._step_s = _STEP_S
@@ -130,6 +129,7 @@ class Recording:
     @contextmanager
     def watching(self, loader: Loader) -> Iterator[None]:
         """Take readings while the body takes batches."""
+        self._prefetch = loader.settings.prefetch
         began, began_s = self._meter.snapshot(), self._clock.monotonic_s()
 
         def read() -> None:
