@@ -10,6 +10,7 @@ import typer
 from dstream.errors import InvalidInputError
 from dstream_cli.bench_compare import bench_compare
 from dstream_cli.bench_loader import bench_loader
+from dstream_cli.bench_outputs import Outputs
 from dstream_cli.bench_tables import bench_parts
 from dstream_cli.clip_source import Sampling, open_clips, parse_crop, parse_size
 from dstream_cli.options import (
@@ -29,6 +30,7 @@ from dstream_cli.progress import ProgressLine
 
 if TYPE_CHECKING:
     from dstream.diagnose.bench.document import BenchDocument
+    from dstream.diagnose.bench.recording import Recording
     from dstream.loader import Clips
 
 NAME = "bench"
@@ -36,6 +38,7 @@ SUMMARY = "Say what sets the pace of a loader, and what to change."
 EPILOG = epilog(
     "dstream bench gameplay --frames 16 --fps 8 --seconds 30",
     "dstream bench gameplay --frames 16 --step-ms 120 --batch-size 32 --details",
+    "dstream bench gameplay --frames 16 --html report.html --trace trace.json",
     "dstream bench gameplay@v3 --clips 500 --batch-size 16 --resize 256 --json",
     "dstream bench gameplay --split train --where 'width >= 1280 and fps > 20'",
     "dstream bench s3://raw/videos --frames 16 --stride 2 --clips 100",
@@ -172,6 +175,13 @@ def run(
             show_default=False,
         ),
     ] = None,
+    html: Annotated[
+        str, typer.Option(metavar="FILE", help="Write the report as one page for a browser.")
+    ] = "",
+    trace: Annotated[
+        str,
+        typer.Option(metavar="FILE", help="Write when each stage of each clip ran, for Perfetto."),
+    ] = "",
     details: Annotated[
         bool, typer.Option("--details", help="All counters of the run as well.")
     ] = False,
@@ -190,6 +200,8 @@ def run(
     call = common(context, repo=repo, quiet=quiet, s3_arg=s3_arg)
     if sum((bool(target), bool(loader), compare is not None)) != 1:
         raise InvalidInputError("give NAME[@REF], SOURCE, --loader or --compare, and one of them")
+    if (html or trace) and not target:
+        raise InvalidInputError("--html and --trace show runs of NAME[@REF] or SOURCE alone")
     if compare is not None:
         return bench_compare(call, *compare)
     if not seconds and not clips:
@@ -234,7 +246,9 @@ def run(
     }
     node = {"cache": cache or None, "cache_bytes": cache_bytes or None}
     size = batch_size or _DEFAULT_BATCH
-    document = _measure(
+    outputs = Outputs(html, trace)
+    outputs.check()
+    document, recording = _measure(
         call,
         lambda: open_clips(call, target, node, **clip),
         target,
@@ -244,8 +258,10 @@ def run(
         seconds=seconds,
         step_s=step_ms / 1000,
         repeat=repeat,
+        max_spans=outputs.max_spans,
         settings={**clip, **loading, **node, "batch_size": size, "step_ms": step_ms},
     )
+    outputs.write(call.out, document, recording)
     call.out.result(document.as_json(), bench_parts(document, details=details))
     return 3 if document.skipped else 0
 
@@ -261,8 +277,9 @@ def _measure(
     seconds: float,
     step_s: float,
     repeat: int,
+    max_spans: int,
     settings: dict[str, Any],
-) -> BenchDocument:
+) -> tuple[BenchDocument, Recording]:
     """Run the bench with a line of progress."""
     from dstream.clock import SystemClock
     from dstream.diagnose.bench.bench import bench
@@ -270,7 +287,7 @@ def _measure(
 
     # One process measures itself, whatever launched it.
     options = {**loading, "rank": 0, "world_size": 1, "epochs": None, "max_failures": _ANY_NUMBER}
-    wish, clock = Wish(clips, seconds, step_s, repeat), SystemClock()
+    wish, clock = Wish(clips, seconds, step_s, repeat, max_spans), SystemClock()
     with ProgressLine(call.out, clock, "bench") as line:
 
         def told(taken: int) -> None:

@@ -14,6 +14,7 @@ from dstream.diagnose.bench.accounting import explained_share
 from dstream.diagnose.bench.document import BenchDocument, Cost, Whole
 from dstream.diagnose.bench.limits import Measured
 from dstream.diagnose.bench.processes import usable_cores
+from dstream.diagnose.bench.recording import Recording
 from dstream.diagnose.bench.roofline import Roofline
 from dstream.diagnose.bench.run import WholeRun, Wish, run_whole
 from dstream.diagnose.bench.stages import Found, Setup, measured, stage_rates
@@ -35,8 +36,8 @@ def bench(
     settings: Mapping[str, Any],
     clock: Clock,
     tell: Callable[[int], None],
-) -> BenchDocument:
-    """Measure a loader.
+) -> tuple[BenchDocument, Recording]:
+    """Measure a loader; besides what was found, gives what the judged run recorded.
 
     Args:
         open_clips: opens the data; its time counts as listing.
@@ -55,12 +56,14 @@ def bench(
     clips = open_clips()
     opening_s = clock.monotonic_s() - began_s
     opening_requests = clips.meter.snapshot().total().count
-    runs: list[tuple[WholeRun, Loader]] = []
+    runs: list[tuple[WholeRun, Loader, Recording]] = []
     for _ in range(wish.repeat):
-        loader = clips.loader(batch_size, **options)
-        runs.append((run_whole(clips, loader, wish, clock, tell), loader))
+        recording = Recording(clips.meter, clock, wish.max_spans)
+        loader = clips.loader(batch_size, spans=recording.spans, **options)
+        with recording.watching(loader):
+            runs.append((run_whole(clips, loader, wish, clock, tell), loader, recording))
     ranked = sorted(runs, key=lambda run: run[0].clips_per_second)
-    whole, loader = ranked[len(ranked) // 2]
+    whole, loader, recording = ranked[len(ranked) // 2]
     setup = Setup(
         slots=len(clips),
         batch_size=batch_size,
@@ -74,18 +77,21 @@ def bench(
     roofline = Roofline(clips, loader, found, clock)
     roofline.measure()
     run = roofline.what_if(measured(found))
-    return BenchDocument(
+    document = BenchDocument(
         target=target,
         settings={**settings, "alone_s": roofline.seconds},
         versions=versions(),
         stages=stage_rates(found),
         whole=_whole(whole, run),
         verdict=judge(run),
-        repeats=tuple(run.clips_per_second for run, _ in runs),
+        timeline=recording.timeline(),
+        latencies=recording.latencies(),
+        repeats=tuple(run.clips_per_second for run, _, _ in runs),
         cost=_cost(whole.report),
         report=whole.report.as_json(),
         skipped=tuple(asdict(failure) for failure in loader.failures),
     )
+    return document, recording
 
 
 def _whole(whole: WholeRun, run: Measured) -> Whole:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 from math import ceil, floor, log10
 
-from dstream.diagnose.bench.document import Histogram, StageRate
+from dstream.diagnose.bench.document import Histogram, Stage, StageRate
 from dstream.diagnose.bench.markup import Markup, el
 from dstream.diagnose.bench.numerals import figures, quantile_s, seconds, ticks
 
@@ -48,7 +48,10 @@ def roofline(stages: Sequence[StageRate], whole: float) -> Markup:
         ]
         for power in range(low, high + 1)
     ]
-    slowest = min(rates, default=0.0)
+    slowest = min(
+        (s.clips_per_second for s in stages if s.clips_per_second and s.name is not Stage.LIST),
+        default=0.0,
+    )
     rows = [
         _rate_row(stage, top + row * place, row, x, stage.clips_per_second == slowest)
         for place, stage in enumerate(stages)
@@ -89,8 +92,8 @@ def _rate_row(
             height=row - 12, rx=3, class_="bar slowest" if is_slowest else "bar",
         ),
         _text(told, middle, value, "value", "start"),
-        _text(told + 70, middle, own, "quiet"),
-        [] if busy is None else _busy(told + 176, y + row / 2, busy, threads),
+        _text(told + 66, middle, own, "quiet"),
+        [] if busy is None else _busy(told + 186, y + row / 2, busy, threads),
         data_stage=stage.name,
     )  # fmt: skip
 

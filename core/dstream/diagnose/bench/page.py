@@ -72,7 +72,9 @@ def _verdict(document: BenchDocument) -> Markup:
     return el(
         "section",
         el("p", verdict.sentence, class_="sentence"),
-        el("p", verdict.evidence, class_="evidence") if verdict.evidence else None,
+        None
+        if verdict.evidence in verdict.sentence
+        else el("p", verdict.evidence, class_="evidence"),
         _facts(changes, "change"),
         class_="verdict" if verdict.expected_gain > 1 else "verdict fine",
     )
@@ -82,7 +84,7 @@ def _tiles(document: BenchDocument) -> Markup:
     whole = document.whole
     tiles: list[tuple[str, object]] = [
         ("Clips a second", figures(whole.clips_per_second)),
-        ("Of the slowest stage", "–" if whole.efficiency is None else f"{whole.efficiency:.0%}"),
+        ("Efficiency", "–" if whole.efficiency is None else f"{whole.efficiency:.0%}"),
         ("Consumer waited", f"{whole.stall_share:.0%}"),
         ("First batch", seconds(whole.first_batch_s)),
         ("Clips", f"{whole.clips:,}"),
@@ -97,8 +99,9 @@ def _roofline(document: BenchDocument) -> Markup | None:
         return None
     return _section(
         "Roofline",
-        "Each stage alone on this run's clips, with the threads that it has. The run as a whole, "
-        "the dashed line, can be no faster than the slowest of them, in red.",
+        "Each stage alone on this run's clips, with the threads that it has; the slowest in red. "
+        "Stages that share threads add up, so the whole run, the dashed line, is slower than each. "
+        "Listing comes before the first batch and limits nothing after it.",
         el("div", roofline(document.stages, document.whole.clips_per_second), class_="wide"),
     )
 
@@ -187,7 +190,7 @@ def _cost(document: BenchDocument) -> Markup | None:
         if clips
         else None,
     ]
-    return _section("Cost", "At these prices.", el("table", rows))
+    return _section("Cost", "At these prices, wherever the data lie.", el("table", rows))
 
 
 def _row(name: str, value: object, class_: str | None = None) -> Markup:

@@ -25,6 +25,8 @@ class Wish:
     """What the consumer takes for a batch."""
     repeat: int = 1
     """Run so often, each time with a new loader."""
+    max_spans: int = 0
+    """Keep so many spans of a run, for a trace."""
 
 
 @dataclass(frozen=True, slots=True)
