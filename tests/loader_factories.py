@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import subprocess
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -17,6 +18,13 @@ def batch(size: int = 4) -> dict[str, Any]:
 def generator(batches: int = 20, size: int = 4) -> Iterator[Any]:
     for _ in range(batches):
         yield batch(size)
+
+
+def noisy() -> Iterator[Any]:
+    """Prints here, and in a process of its own."""
+    print("printed here", flush=True)
+    subprocess.run(["echo", "printed there"], check=True)
+    return generator()
 
 
 def endless() -> Iterator[Any]:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Sequence
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, redirect_stdout
 from typing import TYPE_CHECKING, Any
 
 from dstream_cli.options import Common, named_values
 from dstream_cli.progress import ProgressLine
-from dstream_cli.render import Facts, Part
+from dstream_cli.render import Facts, Output, Part
 
 if TYPE_CHECKING:
     from dstream.diagnose.bench.loader_document import LoaderDocument
@@ -27,9 +30,9 @@ def bench_loader(
     from dstream.diagnose.bench.processes import usable_cores
     from dstream.diagnose.bench.versions import versions
 
-    given, limits = parse_arguments(arguments), Limits(**limited)
-    factory, clock = find_factory(name), SystemClock()
-    with ProgressLine(call.out, clock, "bench") as line:
+    given, limits, clock = parse_arguments(arguments), Limits(**limited), SystemClock()
+    with prints_on_stderr(call.out), ProgressLine(call.out, clock, "bench") as line:
+        factory = find_factory(name)
 
         def told(batches: int) -> None:
             line.update(done=batches, total=None, done_bytes=0, total_bytes=None, what="batches")
@@ -52,6 +55,21 @@ def bench_loader(
     )
     call.out.result(document.as_json(), report_parts(document))
     return 0
+
+
+@contextmanager
+def prints_on_stderr(out: Output) -> Iterator[None]:
+    """Let what the block and its processes print go to stderr: stdout is for the result."""
+    sys.stdout.flush()
+    kept = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        with redirect_stdout(out.stderr):
+            yield
+    finally:
+        sys.stdout.flush()
+        os.dup2(kept, 1)
+        os.close(kept)
 
 
 def parse_arguments(pairs: Sequence[str]) -> dict[str, Any]:

@@ -218,6 +218,13 @@ def test_people_are_told_within_80_columns() -> None:
     assert "with a step of 1 ms" in " ".join(ran.out.split())
 
 
+def test_what_the_loader_prints_is_not_in_the_result(capfd: pytest.CaptureFixture[str]) -> None:
+    ran = bench("noisy", "--json")
+    assert found(ran).runs[0].batches == 18
+    assert "printed here" in ran.err
+    assert capfd.readouterr() == ("", "printed there\n")
+
+
 @pytest.mark.parametrize(
     ("factory", "arguments", "code", "told"),
     [

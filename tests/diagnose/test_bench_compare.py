@@ -20,6 +20,7 @@ from dstream.diagnose.bench.document import BenchDocument
 from dstream.diagnose.bench.loader_document import LoaderDocument
 from dstream.diagnose.bench.ratio import compare_rates, mann_whitney_ways
 from dstream.errors import InvalidInputError
+from loader_data import videos
 
 RATES = st.lists(st.floats(0.01, 1e6), min_size=1, max_size=7)
 
@@ -197,6 +198,20 @@ def test_the_verb_reads_several_files_a_side(tmp_path: Path) -> None:
     assert document["schema"] == SCHEMA
     assert document["ratio"]["differs"] is True
     assert document["a"]["repeats"] == [10, 11, 10, 12]
+
+
+def test_what_the_bench_printed_is_compared(tmp_path: Path) -> None:
+    videos(tmp_path / "raw", 2, frames=24, size=(64, 64))
+    for name, frames in (("a", 2), ("b", 4)):
+        ran = dstream("bench", tmp_path / "raw", "--frames", frames, "--clips", 8, "--repeat", 2,
+                      "--json")  # fmt: skip
+        assert ran.code == 0
+        (tmp_path / name).write_text(ran.out)
+    document = dstream("bench", "--compare", tmp_path / "a", tmp_path / "b", "--json").document()
+    assert document["ratio"]["differs"] is None
+    assert document["asked"] == [{"what": "frames", "a": 2, "b": 4}]
+    assert "first batch, s" in document["a"]["figures"]
+    assert "data requests a clip" in document["a"]["figures"]
 
 
 def test_files_that_are_no_benches_are_named(tmp_path: Path) -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import importlib
+import math
 import sys
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any, cast
@@ -120,33 +121,33 @@ def measure(
             clock.sleep(limits.step_s)
         with Watch() as watch:
             counted = _counted(batches, limits, clock)
-    wall_s, wait_s, sizes = counted.wall_s, counted.wait_s, counted.sizes_bytes
-
-    def over_wall(amount: float | None) -> float | None:
-        return None if amount is None else amount / wall_s if wall_s else 0.0
-
+    wall_s, wait_s = counted.wall_s or math.inf, counted.wait_s  # of nothing, all rates are 0
     return LoaderRun(
         batches=counted.batches,
-        batches_per_second=over_wall(counted.batches) or 0.0,
+        batches_per_second=counted.batches / wall_s,
         samples=counted.samples,
-        samples_per_second=over_wall(counted.samples),
+        samples_per_second=_over(counted.samples, wall_s),
         samples_by=counted.samples_by,
-        batch_bytes=sum(sizes) / len(sizes) if sizes else None,
+        batch_bytes=_over(counted.size_bytes, counted.batches),
         factory_s=made_s - began_s,
         first_batch_s=first_s - made_s,
-        wall_s=wall_s,
+        wall_s=counted.wall_s,
         wait_s=wait_s,
-        wait_share=over_wall(wait_s) or 0.0,
-        in_line_share=counted.wait_cpu_s / wait_s if wait_s else 0.0,
+        wait_share=wait_s / wall_s,
+        in_line_share=counted.wait_cpu_s / (wait_s or math.inf),
         exhausted=counted.exhausted,
         cpu_s=watch.cpu_s(),
-        cores_busy=over_wall(watch.cpu_s()),
-        other_cores_busy=over_wall(watch.other_cpu_s()),
-        busiest_thread_share=over_wall(watch.busiest_thread_s()),
+        cores_busy=_over(watch.cpu_s(), wall_s),
+        other_cores_busy=_over(watch.other_cpu_s(), wall_s),
+        busiest_thread_share=_over(watch.busiest_thread_s(), wall_s),
         processes=watch.processes,
         peak_rss_bytes=watch.peak_rss_bytes,
         peak_pss_bytes=watch.peak_pss_bytes,
     )
+
+
+def _over(amount: float | None, whole: float) -> float | None:
+    return None if amount is None else amount / whole
 
 
 _END = object()
@@ -169,7 +170,7 @@ class _Counted:
     batches: int = 0
     samples: int | None = 0
     samples_by: str = ""
-    sizes_bytes: list[int] = field(default_factory=list)
+    size_bytes: int | None = None
     wall_s: float = 0.0
     wait_s: float = 0.0
     wait_cpu_s: float = 0.0
@@ -185,7 +186,7 @@ class _Counted:
             self.samples += found[0]
             self.samples_by = self.samples_by or found[1]
         if (size_bytes := bytes_of(batch)) is not None:
-            self.sizes_bytes.append(size_bytes)
+            self.size_bytes = (self.size_bytes or 0) + size_bytes
 
     def enough(self, limits: Limits) -> bool:
         if limits.seconds is not None and self.wall_s >= limits.seconds:
