@@ -23,6 +23,7 @@ def make_bench_video(
     b_frames: int = 3,
     codec: str = "libx264",
     bit_rate: int = 5_000_000,
+    size: tuple[int, int] = (WIDTH, HEIGHT),
 ) -> Path:
     """Encode one video to ``path`` unless it is there; a half-written one never is."""
     if path.exists():
@@ -33,7 +34,8 @@ def make_bench_video(
         stream = container.add_stream(codec, rate=RATE)
         if not isinstance(stream, av.VideoStream):
             raise SystemExit(f"{codec} is no video encoder")
-        stream.width, stream.height, stream.pix_fmt = WIDTH, HEIGHT, "yuv420p"
+        stream.width, stream.height = size
+        stream.pix_fmt = "yuv420p"
         stream.bit_rate = bit_rate
         stream.gop_size = gop
         stream.codec_context.max_b_frames = b_frames
@@ -45,6 +47,7 @@ def make_bench_video(
             stream.options |= {"x265-params": f"keyint={gop}:min-keyint={gop}:log-level=none"}
         for number in range(duration_s * RATE):
             frame = av.VideoFrame.from_ndarray(_picture(number), format="yuv420p")
+            frame = frame.reformat(*size)
             frame.pts, frame.time_base = number, Fraction(1, RATE)
             container.mux(stream.encode(frame))
         container.mux(stream.encode(None))

@@ -42,7 +42,7 @@ def pace(clips: int, clips_per_second: float, **sums: float) -> Pace:
         meter.add(name.replace("__", "."), amount)
     meter.request("get", Purpose.DATA, "ok", RequestTotals(clips, 0, clips * 500_000, clips * 0.1))
     meter.request("get", Purpose.DATA, "throttled", RequestTotals(5, 0, 0, 9.0))
-    return Pace(clips, clips_per_second, clips / clips_per_second, meter.snapshot())
+    return Pace(clips, clips_per_second, meter.snapshot())
 
 
 def found(paces: dict[Stage, Pace], counts: Snapshot | None = None, **setup: Any) -> Found:

@@ -134,7 +134,7 @@ _RATE = st.floats(0.01, 1e6)
 
 @given(
     limits=st.dictionaries(st.sampled_from(list(Pool)), _RATE),
-    whole=st.floats(0, 1e6),
+    whole=st.just(0.0) | _RATE,
     step_s=st.floats(0, 10),
     throttled=st.floats(0, 1),
     cache_share=st.floats(0, 1),

@@ -42,9 +42,7 @@ class Pace:
 
     clips: int
     clips_per_second: float
-    """Sum over the threads."""
-    seconds: float
-    """Sum over the threads."""
+    """Of all threads together."""
     counts: Snapshot
     """What was counted meanwhile."""
 
@@ -225,23 +223,21 @@ class Alone:
         return ClipDecoder(units.reader.settings.pixels, units.reader.meter, clock=self._clock)
 
     def _pace(self, threads: int, worker: Callable[[], Work], meter: Meter) -> Pace:
-        """Let threads work until the time is up; each rate is that of a thread's own time."""
-        numbers = itertools.count()
-        before, until_s = meter.snapshot(), self._clock.monotonic_s() + self._limit_s
+        """Let threads begin work until the time is up, and count until the last one is done.
 
-        def loop() -> tuple[int, float]:
-            work, clips, began_s = worker(), 0, self._clock.monotonic_s()
-            while True:
+        So a link that they share is full all the time, however long each waits for its part.
+        """
+        numbers = itertools.count()
+        before, began_s = meter.snapshot(), self._clock.monotonic_s()
+
+        def loop() -> int:
+            work = worker()
+            clips = work(next(numbers))
+            while self._clock.monotonic_s() - began_s < self._limit_s:
                 clips += work(next(numbers))
-                now_s = self._clock.monotonic_s()
-                if now_s >= until_s:
-                    return clips, max(now_s - began_s, 1e-9)
+            return clips
 
         with ThreadPoolExecutor(threads) as pool:
-            done = [future.result() for future in [pool.submit(loop) for _ in range(threads)]]
-        return Pace(
-            sum(clips for clips, _ in done),
-            sum(clips / seconds for clips, seconds in done),
-            sum(seconds for _, seconds in done),
-            meter.snapshot().minus(before),
-        )
+            clips = sum(done.result() for done in [pool.submit(loop) for _ in range(threads)])
+        seconds = max(self._clock.monotonic_s() - began_s, 1e-9)
+        return Pace(clips, clips / seconds, meter.snapshot().minus(before))

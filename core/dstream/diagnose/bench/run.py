@@ -88,7 +88,7 @@ def run_whole(
         report,
         thread_times(sums, ended_s - began_s, step_s),
         steady_clips / steady_s if steady_s > 0 else 0.0,
-        min(1.0, (report.wait_seconds - first_wait_s) / steady_s) if steady_s > 0 else 0.0,
+        max(0.0, report.wait_seconds - first_wait_s) / steady_s if steady_s > 0 else 0.0,
         ended_s - began_s,
         cpu_s,
     )

@@ -14,7 +14,7 @@ from dstream.diagnose.bench.limits import Measured, Pool, WhatIf
 
 _EXPLAINED = 0.75
 """A limit explains a run that comes this near to it, and threads that are busy so much of it."""
-_HELPS = 1.15
+_HELPS = 1.25
 """What a changed setting has to bring alone before it is advised."""
 _THROTTLED = 0.01
 _AMPLE = 8
