@@ -168,7 +168,8 @@ class Meter:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._requests: dict[RequestKey, RequestTotals] = {}
+        # Requests are many: sums of count, bytes asked for, bytes received and seconds.
+        self._requests: dict[tuple[str, Purpose, str], list[float]] = {}
         self._events: dict[tuple[str, str], int] = {}
         self._sums: dict[str, float] = {}
         renew_after_fork(self)
@@ -182,9 +183,14 @@ class Meter:
 
     def request(self, verb: str, purpose: Purpose, outcome: str, totals: RequestTotals) -> None:
         """Count one attempt that left the process."""
-        key = RequestKey(verb, purpose, outcome)
         with self._lock:
-            self._requests[key] = self._requests.get(key, RequestTotals()).plus(totals)
+            sums = self._requests.get((verb, purpose, outcome))
+            if sums is None:
+                sums = self._requests[verb, purpose, outcome] = [0, 0, 0, 0.0]
+            sums[0] += totals.count
+            sums[1] += totals.bytes_requested
+            sums[2] += totals.bytes_received
+            sums[3] += totals.seconds
 
     def event(self, name: str, reason: str, count: int = 1) -> None:
         """Count a retry, throttle, fallback or skip, with its reason."""
@@ -199,7 +205,11 @@ class Meter:
     def snapshot(self) -> Snapshot:
         """The counters now, as a value."""
         with self._lock:
-            return Snapshot(dict(self._requests), dict(self._events), dict(self._sums))
+            requests = {
+                RequestKey(*key): RequestTotals(int(count), int(asked), int(received), seconds)
+                for key, (count, asked, received, seconds) in self._requests.items()
+            }
+            return Snapshot(requests, dict(self._events), dict(self._sums))
 
 
 class MeterSum(Meter):

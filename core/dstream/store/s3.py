@@ -278,8 +278,7 @@ class S3Store(S3Base):
         asked_bytes = 0 if wanted.stop_byte is None else wanted.stop_byte - wanted.start_byte
 
         def once() -> Blob:
-            with translated(wanted.target):
-                _, reader = self._ready()
+            _, reader = self._made or self._ready_for(wanted.target)
             with attempt(self._meter, self._clock, "get", purpose, asked_bytes) as traffic:
                 blob = reader.read(wanted)
                 traffic.received = len(blob.data)

@@ -90,6 +90,10 @@ class S3Base:
                 made = self._made
         return made
 
+    def _ready_for(self, target: Target) -> tuple[Clients, RangedReader]:
+        with translated(target):
+            return self._ready()
+
     def _target(self, operation: str, key: str, *, conditional: bool = False) -> Target:
         check_key(key, root_length=len(self._prefix.encode()))
         return Target(operation, self._bucket, self._prefix + key, key, conditional)
@@ -105,8 +109,7 @@ class S3Base:
         """One counted request by boto3; a second one where the bucket is in another region."""
 
         def once() -> T:
-            with translated(target):
-                clients, _ = self._ready()
+            clients, _ = self._ready_for(target)
             with attempt(self._meter, self._clock, verb, purpose, sent_bytes), translated(target):
                 return call(clients)
 

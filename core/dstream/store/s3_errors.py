@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
+from functools import lru_cache
 
 from botocore import exceptions as boto
 from botocore.exceptions import ClientError
@@ -269,6 +270,7 @@ def retry_after_s(headers: Mapping[str, str]) -> float | None:
     return None if until_s is None or now_s is None else max(0.0, until_s - now_s)
 
 
+@lru_cache(maxsize=256)
 def http_date_s(text: str) -> float | None:
     """Seconds since the epoch of an HTTP date; None when it is none.
 

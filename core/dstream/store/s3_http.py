@@ -1,33 +1,46 @@
 """One kept HTTP connection for ranged reads, with a deadline for each whole answer.
 
-http.client alone, since a socket's timeout is no deadline: it starts anew with every byte, so that
-a body that trickles takes for ever. Here every receive looks at the time. Failures are raised as
-botocore's exceptions, which are translated in one place.
+No library's client, since a socket's timeout is no deadline: it starts anew with every byte, so
+that a body that trickles takes for ever. Here every receive looks at the time. http.client makes
+the connections, and reads all answers but plain ones. Failures are raised as botocore's
+exceptions, which are translated in one place.
 """
 
 from __future__ import annotations
 
 import io
+import re
 import select
 import socket
 import ssl
+import struct
 from base64 import b64encode
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
-from typing import Any, cast
+from http.client import (
+    HTTPConnection,
+    HTTPException,
+    HTTPResponse,
+    HTTPSConnection,
+    IncompleteRead,
+)
+from typing import Any, Protocol, cast
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from botocore import exceptions as boto
 
 from dstream.clock import SystemClock
 from dstream.errors import InvalidInputError
+from dstream.store.http_head import MOST_BYTES, Head, plain_head
 from dstream.store.patience import current
 
 _CLOCK = SystemClock()
 
 _SLICE_S = 0.25
 """How often a wait for bytes looks at the time, and whether to stop."""
+_SLICE_TIMEVAL = struct.pack("ll", 0, int(_SLICE_S * 1e6))
+
+_UNSENDABLE = re.compile(r"[\x00\r\n]")
 
 # No delay, and probes on idle connections, so that a dead peer is noticed.
 _SOCKET_OPTIONS = (
@@ -53,42 +66,104 @@ class _Limit:
 
 
 class _Timed(io.RawIOBase):
-    """What a socket receives, until the limit, or until this thread is to stop."""
+    """What a socket receives of one answer, until the limit, or until this thread is to stop."""
 
     def __init__(self, sock: socket.socket, limit: _Limit) -> None:
         self._sock, self._limit = sock, limit
-        # Keeps the socket open until the body is read, when the connection is not kept.
-        self._holder = sock.makefile("rb", buffering=0)
+        self.body_bytes = 0
+        """So many are still to come for certain: they are waited for at once."""
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Any) -> int:
+        flags = 0
+        if self.body_bytes and not isinstance(self._sock, ssl.SSLSocket):
+            buffer, flags = memoryview(buffer)[: self.body_bytes], socket.MSG_WAITALL
         while _CLOCK.monotonic_s() < self._limit.until_s:
             try:
-                got = self._sock.recv_into(buffer)
-            except TimeoutError:
+                got = self._sock.recv_into(buffer, 0, flags)
+            except (TimeoutError, BlockingIOError):
                 patience = current()
                 if patience is not None and patience.stopped():
-                    raise
+                    raise TimeoutError("this thread is to stop") from None
             else:
                 self._limit.received_bytes += got
+                self.body_bytes = max(0, self.body_bytes - got)
                 return got
         raise TimeoutError("the answer is late")
-
-    def close(self) -> None:
-        self._holder.close()
-        super().close()
 
 
 class _TimedSocket:
     """As much of a socket as an HTTPResponse wants."""
 
-    def __init__(self, sock: socket.socket, limit: _Limit) -> None:
-        self._sock, self._limit = sock, limit
+    def __init__(self, stream: io.BufferedReader) -> None:
+        self._stream = stream
 
     def makefile(self, mode: str) -> io.BufferedReader:
-        return io.BufferedReader(_Timed(self._sock, self._limit))
+        return self._stream
+
+
+class Answer(Protocol):
+    """An answer whose head is here."""
+
+    @property
+    def status(self) -> int:
+        """Of HTTP."""
+        ...
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """By their names in lower case."""
+        ...
+
+    def read(self, limit_bytes: int | None = None) -> bytes:
+        """The body, or so much of it.
+
+        Raises:
+            IncompleteRead: it ended early.
+            TimeoutError: it is late.
+            OSError, HTTPException: the connection was lost.
+        """
+        ...
+
+
+class _PlainAnswer:
+    """One that is followed by a body of known length."""
+
+    def __init__(self, head: Head, raw: _Timed, stream: io.BufferedReader, here_bytes: int) -> None:
+        self.status, self.headers = head.status, head.headers
+        self._size_bytes, self._raw, self._stream = head.body_bytes, raw, stream
+        stream.read(head.size_bytes)
+        self._here_bytes = here_bytes - head.size_bytes
+
+    def read(self, limit_bytes: int | None = None) -> bytes:
+        """See :class:`Answer`."""
+        wanted = self._size_bytes if limit_bytes is None else min(limit_bytes, self._size_bytes)
+        self._raw.body_bytes = max(0, wanted - self._here_bytes)
+        data = self._stream.read(wanted)
+        if len(data) < wanted:
+            raise IncompleteRead(data, wanted - len(data))
+        return data
+
+
+class _AnyAnswer:
+    """One as http.client reads it."""
+
+    def __init__(self, stream: io.BufferedReader, at_end: Callable[[], None]) -> None:
+        self._response = HTTPResponse(cast(Any, _TimedSocket(stream)), method="GET")
+        self._response.begin()
+        self._at_end = at_end
+        self.status = self._response.status
+        names = self._response.headers.keys()
+        self.headers = {name.lower(): self._response.headers[name] for name in names}
+
+    def read(self, limit_bytes: int | None = None) -> bytes:
+        """See :class:`Answer`."""
+        data = self._response.read(limit_bytes)
+        if self._response.will_close:
+            self._at_end()
+        return data
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,39 +177,64 @@ class Endpoint:
     """None for plain HTTP."""
     connect_timeout_s: float
 
+    @property
+    def host(self) -> str:
+        """As the Host header says it: without the scheme's own port."""
+        port = ":443" if self.url.startswith("https:") else ":80"
+        return urlsplit(self.url).netloc.removesuffix(port)
+
 
 class KeptConnection:
     """One connection, made when needed and made again when it was lost. For one thread."""
 
     def __init__(self, endpoint: Endpoint) -> None:
-        self._endpoint = endpoint
+        self._endpoint, self._host = endpoint, endpoint.host
         self._limit = _Limit()
         self._connection: HTTPConnection | None = None
+        self._idle = select.poll()
 
-    def get(self, path: str, headers: Mapping[str, str], timeout_s: float) -> HTTPResponse:
+    def get(self, path: str, headers: Mapping[str, str], timeout_s: float) -> Answer:
         """The answer's status and headers; its body is read from it.
 
         Args:
-            path: with the query; the whole URL through a plain proxy.
-            headers: sent as they are.
+            path: percent-encoded, with the query.
+            headers: sent as they are, beside Host.
             timeout_s: from now until the headers are here; see :meth:`extend`.
 
         Raises:
             DeadlineError: they were not.
             BotoCoreError: there was no connection, or it was lost.
+            InvalidInputError: a header's value cannot be sent.
         """
-        connection = self._ready()
+        request = self._request(path, headers)
+        sock = self._ready()
         self._limit.received_bytes = 0
         self.extend(timeout_s)
         try:
-            connection.request("GET", self._request_path(path), headers=dict(headers))
-            return connection.getresponse()
+            sock.sendall(request)
+            return self._answer(sock)
         except TimeoutError as error:
             raise self.late() from error
         except (OSError, HTTPException) as error:
             raise boto.ConnectionClosedError(
                 endpoint_url=self._endpoint.url, request=None, response=None
             ) from error
+
+    def _request(self, path: str, headers: Mapping[str, str]) -> bytes:
+        target = self._request_path(path)
+        if _UNSENDABLE.search("".join((target, *headers.values()))):
+            raise InvalidInputError("a request's headers hold line breaks or NUL characters")
+        lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+        return f"GET {target} HTTP/1.1\r\nHost: {self._host}\r\n{lines}\r\n".encode("latin-1")
+
+    def _answer(self, sock: socket.socket) -> Answer:
+        raw = _Timed(sock, self._limit)
+        stream = io.BufferedReader(cast(Any, raw), MOST_BYTES)
+        here = stream.peek()
+        head = plain_head(here)
+        if head is None:
+            return _AnyAnswer(stream, self.close)
+        return _PlainAnswer(head, raw, stream, len(here))
 
     def extend(self, timeout_s: float) -> None:
         """The rest of the answer has so long from now on."""
@@ -150,21 +250,19 @@ class KeptConnection:
         if connection is not None:
             connection.close()
 
-    def _ready(self) -> HTTPConnection:
+    def _ready(self) -> socket.socket:
         connection = self._connection
-        if connection is None or connection.sock is None or _is_dropped(connection.sock):
+        # An idle connection that has something to read was closed by the server.
+        if connection is None or self._idle.poll(0):
             self.close()
             connection = self._connection = self._connected()
-        return connection
+            self._idle = select.poll()
+            self._idle.register(connection.sock, select.POLLIN)
+        sock: socket.socket = connection.sock
+        return sock
 
     def _connected(self) -> HTTPConnection:
         connection = self._made()
-        limit = self._limit
-
-        def respond(sock: socket.socket, *args: Any, **named: Any) -> HTTPResponse:
-            return HTTPResponse(cast(Any, _TimedSocket(sock, limit)), *args, **named)
-
-        connection.response_class = cast(Any, respond)
         try:
             connection.connect()
         except ssl.SSLError as error:
@@ -177,7 +275,13 @@ class KeptConnection:
             ) from error
         for option in _SOCKET_OPTIONS:
             connection.sock.setsockopt(*option)
-        connection.sock.settimeout(_SLICE_S)
+        if isinstance(connection.sock, ssl.SSLSocket):
+            connection.sock.settimeout(_SLICE_S)
+        else:
+            # Python's own timeout takes one more system call for each receive.
+            connection.sock.settimeout(None)
+            for side in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
+                connection.sock.setsockopt(socket.SOL_SOCKET, side, _SLICE_TIMEVAL)
         return connection
 
     def _made(self) -> HTTPConnection:
@@ -211,13 +315,6 @@ def _proxy_headers(proxy: SplitResult) -> dict[str, str]:
         return {}
     given = f"{unquote(proxy.username)}:{unquote(proxy.password or '')}"
     return {"Proxy-Authorization": f"Basic {b64encode(given.encode()).decode()}"}
-
-
-def _is_dropped(sock: socket.socket) -> bool:
-    """Whether an idle connection was closed by the server: then there is something to read."""
-    poll = select.poll()
-    poll.register(sock, select.POLLIN)
-    return bool(poll.poll(0))
 
 
 def endpoint_of(

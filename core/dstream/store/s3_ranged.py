@@ -11,9 +11,9 @@ from __future__ import annotations
 import re
 import threading
 import weakref
+from collections.abc import Mapping
 from dataclasses import dataclass
-from http.client import HTTPException, HTTPResponse, IncompleteRead
-from typing import Any
+from http.client import HTTPException, IncompleteRead
 from urllib.parse import quote, urlsplit
 
 from botocore import exceptions as boto
@@ -32,7 +32,7 @@ from dstream.store.s3_errors import (
     http_date_s,
     parse_answer,
 )
-from dstream.store.s3_http import DeadlineError, KeptConnection
+from dstream.store.s3_http import Answer, DeadlineError, KeptConnection
 from dstream.store.s3_sign import signed_headers
 from dstream.units import KIB, MIB
 
@@ -101,12 +101,11 @@ class RangedReader:
         self._clients = clients
         self._options = options
         self._template = clients.template(bucket)
-        parts = urlsplit(self._template.url_before)
-        # As http.client writes it: without the scheme's own port.
-        self._host = parts.netloc.removesuffix(":443" if parts.scheme == "https" else ":80")
-        self._path_before = parts.path
+        self._path_before = urlsplit(self._template.url_before).path
         self._query = self._template.url_after.removeprefix("?")
         self._endpoint = clients.endpoint(self._template.url_before)
+        self._host = self._endpoint.host
+        self._constant = {**self._template.headers, "Accept-Encoding": "identity"}
         self._local = threading.local()
         self._lines: weakref.WeakSet[_Line] = weakref.WeakSet()
         self._lock = threading.Lock()
@@ -146,14 +145,12 @@ class RangedReader:
             if status not in (200, 206):
                 raise _refusal(wanted, status, response)
             size_bytes, expected_bytes = _sizes(wanted, status, response.headers)
-            etag = unquoted(response.headers.get("ETag", ""))
+            etag = unquoted(response.headers.get("etag", ""))
             require_etag(wanted, etag)
             connection.extend(allowed_s(expected_bytes, line.late, self._options))
             data = _body(wanted, response, expected_bytes)
         except TimeoutError as error:
             raise connection.late() from error
-        finally:
-            response.close()
         return Blob(data, _info(wanted, response.headers, etag, size_bytes))
 
     def _late(self, wanted: RangedRead, line: _Line, received_bytes: int) -> StorageError:
@@ -191,29 +188,26 @@ class RangedReader:
         return path, "&".join(sorted(filter(None, (*self._query.split("&"), version))))
 
     def _headers(self, wanted: RangedRead, path: str, query: str) -> dict[str, str]:
-        template = self._template
-        headers = {**template.headers, "Accept-Encoding": "identity"}
+        region, headers = self._template.region, dict(self._constant)
         if wanted.range_header is not None:
             headers["Range"] = wanted.range_header
         if wanted.expect_etag is not None and wanted.send_if_match:
             headers["If-Match"] = f'"{wanted.expect_etag}"'
-        if template.region is None:
+        if region is None:
             return headers
         found = self._clients.credentials()
         given = (found.access_key, found.secret_key, found.token)
-        return signed_headers(
-            self._host, path, query, headers, given, template.region, _CLOCK.now_s()
-        )
+        return signed_headers(self._host, path, query, headers, given, region, _CLOCK.now_s())
 
 
-def _info(wanted: RangedRead, headers: Any, etag: str, size_bytes: int) -> ObjectInfo:
+def _info(wanted: RangedRead, headers: Mapping[str, str], etag: str, size_bytes: int) -> ObjectInfo:
     return ObjectInfo(
         wanted.name,
         size_bytes,
         etag,
         headers.get("x-amz-version-id"),
-        last_modified_s=http_date_s(headers.get("Last-Modified", "")),
-        server_date_s=http_date_s(headers.get("Date", "")),
+        last_modified_s=http_date_s(headers.get("last-modified", "")),
+        server_date_s=http_date_s(headers.get("date", "")),
     )
 
 
@@ -229,13 +223,13 @@ def require_etag(wanted: RangedRead, etag: str) -> None:
         )
 
 
-def _sizes(wanted: RangedRead, status: int, headers: Any) -> tuple[int, int]:
+def _sizes(wanted: RangedRead, status: int, headers: Mapping[str, str]) -> tuple[int, int]:
     """(size of the object, bytes of this body) as the headers say and as they must be."""
-    length = headers.get("Content-Length", "")
+    length = headers.get("content-length", "")
     if status == 206:
-        match = re.fullmatch(r"bytes (\d+)-(\d+)/(\d+)", headers.get("Content-Range", ""))
+        match = re.fullmatch(r"bytes (\d+)-(\d+)/(\d+)", headers.get("content-range", ""))
         if match is None:
-            raise _nonsense(wanted, f"Content-Range {headers.get('Content-Range')!r}")
+            raise _nonsense(wanted, f"Content-Range {headers.get('content-range')!r}")
         first, last, size = (int(group) for group in match.groups())
         stop = size if wanted.stop_byte is None else wanted.stop_byte
         if stop > size:
@@ -255,7 +249,7 @@ def _sizes(wanted: RangedRead, status: int, headers: Any) -> tuple[int, int]:
     return size, expected
 
 
-def _body(wanted: RangedRead, response: HTTPResponse, expected_bytes: int) -> bytes:
+def _body(wanted: RangedRead, response: Answer, expected_bytes: int) -> bytes:
     try:
         data = response.read()
     except IncompleteRead as error:
@@ -283,7 +277,7 @@ def _short(wanted: RangedRead, received_bytes: int, expected_bytes: int) -> Shor
     )
 
 
-def _refusal(wanted: RangedRead, status: int, response: HTTPResponse) -> DstreamError:
+def _refusal(wanted: RangedRead, status: int, response: Answer) -> DstreamError:
     try:
         body = response.read(_ERROR_BODY_BYTES)
     except (OSError, HTTPException):
@@ -296,8 +290,7 @@ def _refusal(wanted: RangedRead, status: int, response: HTTPResponse) -> Dstream
             received_bytes=0,
             retry=False,
         )
-    plain = {str(name).lower(): str(value) for name, value in response.headers.items()}
-    return error_for(parse_answer(status, plain, body), wanted.target)
+    return error_for(parse_answer(status, response.headers, body), wanted.target)
 
 
 def _nonsense(wanted: RangedRead, got: str, *, retry: bool = True) -> StorageError:

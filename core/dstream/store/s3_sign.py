@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import re
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
 
 ALGORITHM = "AWS4-HMAC-SHA256"
+_BLANKS = re.compile(r"^\s|\s\s|[^\S ]|\s$")
+"""What a value is signed without: blanks but single spaces between words."""
 _EMPTY_SHA256 = hashlib.sha256(b"").hexdigest()
 
 
@@ -38,16 +41,16 @@ def signed_headers(
         now_s: seconds since the epoch.
     """
     key_id, secret, token = credentials
-    moment = datetime.fromtimestamp(now_s, UTC)
-    stamp, day = moment.strftime("%Y%m%dT%H%M%SZ"), moment.strftime("%Y%m%d")
+    stamp = _stamp(int(now_s))
+    day = stamp[:8]
     result = {**headers, "X-Amz-Date": stamp, "X-Amz-Content-SHA256": _EMPTY_SHA256}
     if token:
         result["X-Amz-Security-Token"] = token
     canonical = {
-        name.lower(): " ".join(value.split())
+        name.lower(): " ".join(value.split()) if _BLANKS.search(value) else value
         for name, value in result.items()
-        if name.lower() != "user-agent"
     }
+    canonical.pop("user-agent", None)
     canonical["host"] = host
     names = sorted(canonical)
     scope = f"{day}/{region}/s3/aws4_request"
@@ -79,13 +82,18 @@ def canonical_request(
         names: of the signed ones, in order.
         payload: the value of ``x-amz-content-sha256``.
     """
-    lines = "".join(f"{name}:{headers.get(name, '')}\n" for name in names)
+    lines = "".join([f"{name}:{headers.get(name, '')}\n" for name in names])
     return f"{method}\n{path}\n{query}\n{lines}\n{';'.join(names)}\n{payload}"
 
 
 def signed_text(secret: str, scope: str, text: str) -> str:
     """The signature, in hexadecimal, of a text by the key of a scope."""
     return _hmac(_scope_key(secret, scope), text).hex()
+
+
+@lru_cache(maxsize=16)
+def _stamp(second: int) -> str:
+    return datetime.fromtimestamp(second, UTC).strftime("%Y%m%dT%H%M%SZ")
 
 
 @lru_cache(maxsize=16)
