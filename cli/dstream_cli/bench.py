@@ -18,7 +18,10 @@ from dstream_cli.options import (
     CacheBytes,
     Common,
     Debug,
+    EgressPrice,
+    GetPrice,
     Json,
+    PutPrice,
     Quiet,
     Repo,
     S3Args,
@@ -182,6 +185,9 @@ def run(
         str,
         typer.Option(metavar="FILE", help="Write when each stage of each clip ran, for Perfetto."),
     ] = "",
+    get_price: GetPrice = 0.0004,
+    put_price: PutPrice = 0.005,
+    egress_price: EgressPrice = 0.0,
     details: Annotated[
         bool, typer.Option("--details", help="All counters of the run as well.")
     ] = False,
@@ -259,6 +265,7 @@ def run(
         step_s=step_ms / 1000,
         repeat=repeat,
         max_spans=outputs.max_spans,
+        prices=(get_price, put_price, egress_price),
         settings={**clip, **loading, **node, "batch_size": size, "step_ms": step_ms},
     )
     outputs.write(call.out, document, recording)
@@ -278,12 +285,14 @@ def _measure(
     step_s: float,
     repeat: int,
     max_spans: int,
+    prices: tuple[float, float, float],
     settings: dict[str, Any],
 ) -> tuple[BenchDocument, Recording]:
     """Run the bench with a line of progress."""
     from dstream.clock import SystemClock
     from dstream.diagnose.bench.bench import bench
     from dstream.diagnose.bench.run import Wish
+    from dstream.diagnose.prices import Prices
 
     # One process measures itself, whatever launched it.
     options = {**loading, "rank": 0, "world_size": 1, "epochs": None, "max_failures": _ANY_NUMBER}
@@ -295,4 +304,6 @@ def _measure(
                 done=taken, total=clips or None, done_bytes=0, total_bytes=None, what="clips"
             )
 
-        return bench(opened, target, batch_size, options, wish, settings, clock, told)
+        return bench(
+            opened, target, batch_size, options, wish, settings, Prices(*prices), clock, told
+        )

@@ -54,6 +54,7 @@ def _short(value: float) -> str:
 
 
 def _whole_facts(document: BenchDocument) -> list[tuple[str, object]]:
+    from dstream.diagnose.prices import Prices
     from dstream.units import format_bytes, format_duration
 
     whole, cost = document.whole, document.cost
@@ -70,8 +71,9 @@ def _whole_facts(document: BenchDocument) -> list[tuple[str, object]]:
         ("explained", f"{whole.explained_share:.1%} of the threads' time, by stages and waits"),
     ]
     if cost is not None:
+        at = "S3's list prices" if cost.prices == Prices() else "the given prices"
         paid = f"{counted(cost.requests, 'request')}, {format_bytes(cost.bytes)}"
-        facts.append(("cost", f"{paid}: ${cost.dollars:.2g} at S3's list prices"))
+        facts.append(("cost", f"{paid}: ${cost.dollars:.2g} at {at}"))
     if alone_s is not None:
         facts.append(("alone", f"each stage for {format_duration(alone_s)}, after the run"))
     return facts

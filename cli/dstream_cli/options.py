@@ -41,6 +41,13 @@ Repo = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress and no messages.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Show a traceback with an error.")]
+GetPrice = Annotated[float, typer.Option(metavar="USD", help="Of 1,000 GET and HEAD requests.")]
+PutPrice = Annotated[
+    float, typer.Option(metavar="USD", help="Of 1,000 PUT, POST and LIST requests.")
+]
+EgressPrice = Annotated[
+    float, typer.Option(metavar="USD", help="Of 10^9 received bytes; 0 within a region.")
+]
 Cache = Annotated[
     str,
     typer.Option(

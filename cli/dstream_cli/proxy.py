@@ -11,7 +11,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dstream.errors import InvalidInputError, NotFoundError
-from dstream_cli.options import Debug, Json, Quiet, common, epilog
+from dstream_cli.options import (
+    Debug,
+    EgressPrice,
+    GetPrice,
+    Json,
+    PutPrice,
+    Quiet,
+    common,
+    epilog,
+)
 from dstream_cli.plain import counted, sparkline
 from dstream_cli.render import Facts, Part, Table
 
@@ -58,15 +67,9 @@ def run(
     log: Annotated[
         str, typer.Option(metavar="FILE", help="Write a JSON line for every request.")
     ] = "",
-    get_price: Annotated[
-        float, typer.Option(metavar="USD", help="Of 1,000 GET and HEAD requests.")
-    ] = 0.0004,
-    put_price: Annotated[
-        float, typer.Option(metavar="USD", help="Of 1,000 PUT, POST and LIST requests.")
-    ] = 0.005,
-    egress_price: Annotated[
-        float, typer.Option(metavar="USD", help="Of 10^9 received bytes; 0 within a region.")
-    ] = 0.0,
+    get_price: GetPrice = 0.0004,
+    put_price: PutPrice = 0.005,
+    egress_price: EgressPrice = 0.0,
     json: Json = False,
     quiet: Quiet = False,
     debug: Debug = False,

@@ -59,8 +59,13 @@ def test_bench_says_what_a_trace_lacks(
     assert f"; {dropped} later ones were dropped" in ran.err
 
 
-def test_bench_records_a_timeline_and_latencies(source: Path) -> None:
-    document = BenchDocument.parse(dstream("bench", source, *QUICK, "--json").out)
+def test_bench_records_a_timeline_and_latencies_and_takes_prices(source: Path) -> None:
+    document = BenchDocument.parse(
+        dstream("bench", source, *QUICK, "--json", "--egress-price", 100).out
+    )
+    assert document.cost is not None
+    assert document.cost.dollars > document.cost.bytes / 1e7
+    assert document.cost.prices.egress_per_gb == 100
     assert sum(point.clips for point in document.timeline) == 12
     assert sum(document.latencies["wait"].counts) == 6
     assert sum(document.latencies["decode"].counts) >= 12

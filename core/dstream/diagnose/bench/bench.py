@@ -34,6 +34,7 @@ def bench(
     options: Mapping[str, Any],
     wish: Wish,
     settings: Mapping[str, Any],
+    prices: Prices,
     clock: Clock,
     tell: Callable[[int], None],
 ) -> tuple[BenchDocument, Recording]:
@@ -46,6 +47,7 @@ def bench(
         options: more of :meth:`Clips.loader`.
         wish: how long, and with which consumer.
         settings: what the document is to tell about the run.
+        prices: of its requests and bytes.
         clock: measures, and takes the consumer's steps.
         tell: hears how many clips there were, after each batch.
 
@@ -87,7 +89,7 @@ def bench(
         timeline=recording.timeline(),
         latencies=recording.latencies(),
         repeats=tuple(run.clips_per_second for run, _, _ in runs),
-        cost=_cost(whole.report),
+        cost=_cost(whole.report, prices),
         report=whole.report.as_json(),
         skipped=tuple(asdict(failure) for failure in loader.failures),
     )
@@ -106,10 +108,11 @@ def _whole(whole: WholeRun, run: Measured) -> Whole:
     )
 
 
-def _cost(report: LoaderReport) -> Cost:
+def _cost(report: LoaderReport, prices: Prices) -> Cost:
     gets = (
         report.data_requests + report.side_requests + report.table_requests + report.index_requests
     )
     received = report.bytes_received + report.side_bytes + report.table_bytes + report.index_bytes
-    dollars = Prices().dollars({Kind.GET: gets, Kind.LIST: report.listing_requests}, received)
-    return Cost(requests=gets + report.listing_requests, bytes=received, dollars=dollars)
+    dollars = prices.dollars({Kind.GET: gets, Kind.LIST: report.listing_requests}, received)
+    requests = gets + report.listing_requests
+    return Cost(requests=requests, bytes=received, dollars=dollars, prices=prices)
