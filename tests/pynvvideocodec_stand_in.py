@@ -43,7 +43,7 @@ class _Frame:
         luma, u, v = frame_planes(frame)
         chroma = np.stack((u, v), axis=-1).reshape(u.shape[0], -1)
         surface = np.concatenate((luma, chroma))
-        self.memory: NDArray[np.generic] = surface << 6 if deep else surface
+        self.memory: NDArray[Any] = surface << 6 if deep else surface
         self._pts = frame.pts
 
     def getPTS(self) -> int:
@@ -51,6 +51,12 @@ class _Frame:
 
     def framesize(self) -> int:
         return self.memory.nbytes
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self.memory.__dlpack_device__()
+
+    def __dlpack__(self, **options: Any) -> Any:
+        return self.memory.__dlpack__(**options)
 
     def GetPtrToPlane(self, plane: int) -> int:
         assert plane == 0
@@ -132,7 +138,6 @@ class StandIn:
     def CreateDecoder(
         self, *, gpuid: int, codec: str, usedevicememory: bool, bWaitForSessionWarmUp: bool
     ) -> _Decoder:
-        assert not usedevicememory
         decoder = _Decoder(self, codec)
         self.opened += 1
         self.alive.add(decoder)

@@ -197,6 +197,8 @@ class ClipDecoder:
         tally = outcome.tally
         if outcome.missing:
             raise self._lacking(index, plan, tally, outcome.missing)
+        if outcome.elsewhere is not None:
+            videos = outcome.elsewhere.clips([wanted.tolist() for wanted in targets])
         self._meter.add("frames.delivered", sum(map(len, targets)))
         track = index.track
         return [

@@ -1,9 +1,9 @@
 """What every decoder does: packets in, the wanted frames into their places.
 
 A backend gets the packets of one run in decode order, the track's codec parameters, and for each
-wanted pts the places that its frame goes to. The places say size and device: arrays in host
-memory are written by the CPU. It keeps nothing from one run to the next that could change a
-frame, and it never puts a frame anywhere but under its own pts.
+wanted pts the places that its frame goes to, in host memory. What decodes into a device's memory
+leaves them alone and hands tensors of the same shapes instead. It keeps nothing from one run to
+the next that could change a frame, and it never puts a frame anywhere but under its own pts.
 """
 
 from __future__ import annotations
@@ -34,6 +34,17 @@ class Run:
     """pts -> where its frame goes, one place or more."""
 
 
+class Elsewhere(Protocol):
+    """Frames that a backend left where they came out: on a device."""
+
+    def clips(self, wanted: Sequence[Sequence[int]]) -> list[Any]:
+        """Tensors [T, C, H, W], finished, of the pts of each clip, in the order of the places.
+
+        To be asked once.
+        """
+        ...
+
+
 @dataclass(slots=True)
 class Outcome:
     """What one run gave."""
@@ -43,6 +54,8 @@ class Outcome:
     tally: DecodeTally = field(default_factory=DecodeTally)
     convert_s: float = 0.0
     """Time spent on writing frames into their places."""
+    elsewhere: Elsewhere | None = None
+    """Has the frames where they are not in their places, which then were not written."""
 
 
 class Backend(Protocol):
@@ -79,7 +92,7 @@ class FrameSink:
     """Takes the frames of one run as they come out, in any order, and keeps the wanted ones."""
 
     def __init__(self, run: Run, converter: Converter, clock: Clock) -> None:
-        self._run, self._converter, self._clock = run, converter, clock
+        self.run, self.clock, self._converter = run, clock, converter
         self.outcome = Outcome(set(run.places))
 
     def wants(self, pts: int | None) -> bool:
@@ -89,13 +102,13 @@ class FrameSink:
     def put(self, pts: int, frame: Any) -> None:
         """Write a wanted frame into all of its places."""
         self.outcome.missing.discard(pts)
-        begun_s = self._clock.monotonic_s()
-        write, track = self._converter.write, self._run.track
-        (first, first_crop), *others = self._run.places[pts]
+        begun_s = self.clock.monotonic_s()
+        write, track = self._converter.write, self.run.track
+        (first, first_crop), *others = self.run.places[pts]
         write(frame, track, first, first_crop)
         for other, crop_at in others:
             if crop_at == first_crop:
                 np.copyto(other, first)
             else:
                 write(frame, track, other, crop_at)
-        self.outcome.convert_s += self._clock.monotonic_s() - begun_s
+        self.outcome.convert_s += self.clock.monotonic_s() - begun_s

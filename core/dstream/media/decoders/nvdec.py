@@ -16,7 +16,6 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dstream.forks import renew_after_fork
 from dstream.media.decoders.choice import DEPTHS, Capabilities, Limits
@@ -96,6 +95,7 @@ class NvdecDevice:
         self._package: Any = None
         self._formats: dict[tuple[str, int], Limits | None] = {}
         self._pool: SessionPool[NvdecSession] | None = None
+        self._inherited: SessionPool[NvdecSession] | None = None
         self.engines = 0
         """How many it has; 0 before it was asked."""
         renew_after_fork(self)
@@ -105,6 +105,7 @@ class NvdecDevice:
         self._lock = threading.Lock()
         if self._package is not None:
             self.absence = "nvdec_forked"
+            self._inherited, self._pool = self._pool, None  # kept, so that nothing is closed
 
     def capabilities(self, codec: str) -> Capabilities | None:
         """What it does of a codec, asked once; None: it cannot be used, ``absence`` has why."""
@@ -177,11 +178,11 @@ class NvdecSession:
 
     def __init__(self, package: Any, gpu: int, key: SessionKey) -> None:
         self._nvc, self._key = package, key
-        # bWaitForSessionWarmUp chooses the overload that can put frames into host memory.
+        # bWaitForSessionWarmUp chooses the overload that has the choice of memory.
         self._decoder = package.CreateDecoder(
             gpuid=gpu,
             codec=getattr(package.cudaVideoCodec, _CODECS[key.codec]),
-            usedevicememory=False,
+            usedevicememory=key.on_device,
             bWaitForSessionWarmUp=False,
         )
 
@@ -189,19 +190,18 @@ class NvdecSession:
         """Free the decoder."""
         self._decoder = None
 
-    def decode(self, packets: Sequence[bytes]) -> Iterator[tuple[int, NDArray[np.generic]]]:
+    def decode(self, packets: Sequence[bytes]) -> Iterator[tuple[int, Any]]:
         """All frames of a run, in display order, then the decoder is drained.
 
         Args:
             packets: of one run, as the hardware takes them.
 
         Yields:
-            The number of a packet, and its frame's surface: NV12 [height * 3 / 2, width] uint8,
-            or P016, the same in uint16 with the sample in the high bits. It is valid until the
-            next one is asked for.
+            The number of a packet, and its frame as the package gives it, see
+            :mod:`dstream.media.decoders.nvdec_surfaces`. It is valid until the next is asked for.
 
         Raises:
-            NvdecError: a frame that no packet of the run can have given, or of another form.
+            NvdecError: a frame that no packet of the run can have given.
             Exception: whatever the package raises.
         """
         left = set(range(len(packets)))
@@ -221,25 +221,13 @@ class NvdecSession:
         packet.decode_flag = int(self._nvc.VideoPacketFlag.TIMESTAMP)
         return packet
 
-    def _feed(self, packet: Any, left: set[int]) -> Iterator[tuple[int, NDArray[np.generic]]]:
+    def _feed(self, packet: Any, left: set[int]) -> Iterator[tuple[int, Any]]:
         frames = self._decoder.Decode(packet)
-        if frames:
+        if frames and not self._key.on_device:
             self._decoder.SyncOnCUStream()  # copies to the host may still be on their way
         for frame in frames:
             number = int(frame.getPTS()) - 1
             if number not in left:
                 raise NvdecError(f"a frame of packet {number}, which gave one already or never was")
             left.discard(number)
-            yield number, self._surface(frame)
-
-    def _surface(self, frame: Any) -> NDArray[np.generic]:
-        key, size_bytes = self._key, int(frame.framesize())
-        dtype = _SURFACE_DTYPES.get(frame.format.name)
-        if dtype is None or dtype.itemsize != (1 if key.bit_depth == 8 else 2):
-            raise NvdecError(f"a surface of format {frame.format.name} for {key.bit_depth} bits")
-        if size_bytes != key.width * key.height * 3 // 2 * dtype.itemsize:
-            raise NvdecError(
-                f"a surface of {size_bytes} bytes for {key.width}x{key.height}, {key.bit_depth} bit"
-            )
-        memory = (ctypes.c_ubyte * size_bytes).from_address(int(frame.GetPtrToPlane(0)))
-        return np.frombuffer(memoryview(memory), dtype).reshape(key.height * 3 // 2, key.width)
+            yield number, frame

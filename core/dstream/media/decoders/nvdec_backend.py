@@ -1,27 +1,22 @@
-"""Runs on NVDEC, with frames in host memory: the same pixels as a CPU's, by the same conversion."""
+"""Runs on NVDEC."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-import av
-import numpy as np
 import xxhash
-from numpy.typing import NDArray
 
 from dstream.clock import Clock
-from dstream.format.index import VideoTrack
 from dstream.measure.counters import Meter
 from dstream.media.annexb import annexb_of
 from dstream.media.decoders.choice import DEPTHS, Coding, coding_of
-from dstream.media.decoders.contract import FrameSink, Outcome, Run
+from dstream.media.decoders.contract import Outcome, Run
 from dstream.media.decoders.nvdec import NvdecDevice
+from dstream.media.decoders.nvdec_surfaces import Output
 from dstream.media.decoders.pool import SessionKey
 from dstream.media.parameter_sets import parameter_sets
-from dstream.media.pixels import FrameConverter, PixelSettings, frame_planes
 
 _AV1C_HEAD_BYTES = 4
-_P016_BITS = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,14 +61,11 @@ def feed_of(run: Run) -> Feed:
 
 
 class NvdecBackend:
-    """Decodes on the device, converts on the CPU. One per thread; sessions are the device's."""
+    """Decodes on the device. One per thread; sessions are the device's."""
 
-    def __init__(
-        self, pixels: PixelSettings, meter: Meter, clock: Clock, device: NvdecDevice
-    ) -> None:
-        self._meter, self._clock, self._device = meter, clock, device
-        self._converter = FrameConverter(pixels)
-        self._picture = av.VideoFrame()
+    def __init__(self, output: Output, meter: Meter, clock: Clock, device: NvdecDevice) -> None:
+        self._output, self._meter, self._clock = output, meter, clock
+        self._device = device
 
     def decode(self, run: Run, *, skip: bool = True) -> Outcome:
         """See :meth:`Backend.decode`; nothing is left out, whatever ``skip`` says."""
@@ -86,32 +78,17 @@ class NvdecBackend:
             PoolFullError: the device's memory never has room for such a session.
             Exception: whatever goes wrong on the device; the session is closed then.
         """
-        sink = FrameSink(run, self._converter, self._clock)
+        key = replace(feed.key, on_device=self._output.on_device)
+        sink = self._output.sink(run, key)
         tally = sink.outcome.tally
-        with self._device.pool().session(feed.key, self._meter) as session:
+        with self._device.pool().session(key, self._meter) as session:
             began_s = self._clock.monotonic_s()
-            for number, surface in session.decode(feed.packets):
+            for number, frame in session.decode(feed.packets):
                 tally.frames += 1
                 if sink.wants(feed.pts[number]):
-                    sink.put(feed.pts[number], self._frame(run.track, surface))
+                    sink.put(feed.pts[number], frame)
             busy_s = self._clock.monotonic_s() - began_s - sink.outcome.convert_s
         tally.packets = len(feed.packets)
         self._meter.add("frames.nvdec", tally.frames)
         self._meter.add("seconds.nvdec", busy_s)
         return sink.outcome
-
-    def _frame(self, track: VideoTrack, surface: NDArray[np.generic]) -> av.VideoFrame:
-        """The surface as the CPU's decoder would have put it out."""
-        frame = self._picture
-        wanted = (track.width, track.height, track.pix_fmt)
-        if (frame.width, frame.height, frame.format.name) != wanted:
-            frame = self._picture = av.VideoFrame(*wanted)
-        frame.colorspace, frame.color_range = track.color_space, track.color_range
-        luma, chroma = surface[: track.height], surface[track.height :]
-        sources = luma, chroma[:, 0::2], chroma[:, 1::2]
-        for target, source in zip(frame_planes(frame), sources, strict=True):
-            if surface.dtype == np.uint16:
-                np.right_shift(source, _P016_BITS - DEPTHS[track.pix_fmt], out=target)
-            else:
-                np.copyto(target, source)
-        return frame

@@ -30,6 +30,8 @@ class SessionKey:
     height: int
     configuration: int
     """Digest of the parameter sets."""
+    on_device: bool = False
+    """Frames come out in the device's memory, or in the host's."""
 
     @property
     def size_bytes(self) -> int:

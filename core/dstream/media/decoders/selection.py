@@ -14,6 +14,7 @@ from dstream.media.decoders.contract import Outcome, Run
 from dstream.media.decoders.cpu import CpuBackend
 from dstream.media.decoders.nvdec import REMEDIES, NvdecDevice, nvdec_device
 from dstream.media.decoders.nvdec_backend import NvdecBackend, feed_of
+from dstream.media.decoders.nvdec_surfaces import DeviceOutput, HostOutput, Output
 from dstream.media.decoders.rows import RowsBackend
 from dstream.media.decoders.session_pool import PoolFullError
 from dstream.media.pixels import PixelSettings
@@ -30,13 +31,15 @@ class DecoderChoice:
     """``auto``: on NVDEC what it takes, the rest on the CPU; ``nvdec``: nothing on the CPU."""
     gpu: int = 0
     """Whose NVDEC."""
+    device: str | None = None
+    """``cuda:N``: what NVDEC decodes stays there; None: it comes to the host."""
 
     def engines(self) -> int:
         """Of the device; 0 where none is used, or before it is."""
-        device = self.device()
+        device = self.nvdec()
         return 0 if device is None else device.engines
 
-    def device(self) -> NvdecDevice | None:
+    def nvdec(self) -> NvdecDevice | None:
         """The device, shared by the process; None for ``cpu``."""
         return None if self.name == "cpu" else nvdec_device(self.gpu)
 
@@ -54,7 +57,8 @@ def decoder_choice(name: str, device: str | None = None) -> DecoderChoice:
     if name not in ("cpu", "nvdec", "auto"):
         raise InvalidInputError(f"decoder must be 'cpu', 'nvdec' or 'auto', got {name!r}")
     number = (device or "").removeprefix("cuda:")
-    choice = DecoderChoice(name, int(number) if number.isdecimal() else 0)  # type: ignore[arg-type]
+    gpu = int(number) if number.isdecimal() else 0
+    choice = DecoderChoice(name, gpu)  # type: ignore[arg-type]
     if name == "nvdec":
         absence = nvdec_device(choice.gpu).absence
         if absence is not None:
@@ -84,10 +88,15 @@ class Decoders:
         choice = choice or DecoderChoice()
         self._name, self._meter = choice.name, meter
         self._rows, self._cpu = RowsBackend(), CpuBackend(pixels, clock)
-        self._device = device or choice.device()
-        self._nvdec = (
-            None if self._device is None else NvdecBackend(pixels, meter, clock, self._device)
-        )
+        self._device = device or choice.nvdec()
+        self._nvdec: NvdecBackend | None = None
+        if self._device is not None:
+            output: Output = (
+                HostOutput(pixels, clock)
+                if choice.device is None
+                else DeviceOutput(pixels, clock, choice.device)
+            )
+            self._nvdec = NvdecBackend(output, meter, clock, self._device)
 
     def decode(self, run: Run, *, skip: bool = True) -> Outcome:
         """See :meth:`Backend.decode`.
