@@ -35,7 +35,7 @@ class TurnFailedError(Exception):
 
 @dataclass(frozen=True)
 class Passed:
-    """What passed a proxy: requests that are done, and the bytes of their answers' bodies."""
+    """What passed a proxy: requests that are done, and bytes of bodies as far as they came."""
 
     data_requests: int
     """GETs of objects."""
@@ -49,7 +49,7 @@ class Passed:
         return cls(
             sum(kind.requests for kind in report.kinds if kind.kind is Kind.GET),
             report.requests,
-            sum(kind.received_bytes for kind in report.kinds),
+            report.passed_bytes,
             report.proxy_cpu_seconds,
         )
 

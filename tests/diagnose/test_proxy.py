@@ -82,6 +82,7 @@ def test_reads_and_writes_pass_unchanged_and_are_counted(rgw_bucket: S3Place) ->
             Kind.GET: 3, Kind.COPY: 1, Kind.LIST: 1, Kind.DELETE_MANY: 1,
         }  # fmt: skip
     assert report.received_bytes == len(data) + 100
+    assert report.passed_bytes == sum(kind.received_bytes for kind in report.kinds)
     assert (report.unique_bytes, report.reread_bytes) == (len(data), 100)
     assert (report.objects, report.objects_bytes) == (1, len(data))
     assert report.sent_bytes >= len(data) + 5
@@ -157,6 +158,9 @@ def test_a_client_that_hangs_up_is_counted_apart(rgw_bucket: S3Place) -> None:
     with proxied(rgw_bucket, Shape(bytes_per_s=100e6)) as proxy:
         body = client(proxy).get_object(Bucket=rgw_bucket.bucket, Key="large")["Body"]
         body.read(1000)
+        under_way = proxy.report(settle_s=0)
+        assert (under_way.requests, under_way.received_bytes) == (0, 0)
+        assert 1000 <= under_way.passed_bytes < size
         body.close()
         report = proxy.report()
     assert report.outcomes == {"client-gone": 1}

@@ -213,6 +213,7 @@ class Relay(BaseHTTPRequestHandler):
                     raise http.client.IncompleteRead(b"", left)
                 break
             passing.received_bytes += len(piece)
+            self._settings.traffic.passed(len(piece))
             left = None if left is None else left - len(piece)
             self._spoil(piece, passing, (length or 0) // 2)
             self._settings.down.pass_through(len(piece))

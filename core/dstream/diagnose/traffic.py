@@ -82,6 +82,8 @@ class TrafficReport:
     """Body bytes of completed answers to reads of objects."""
     aborted_bytes: int
     """Body bytes of answers that were not completed."""
+    passed_bytes: int
+    """Body bytes of all answers, those of requests still under way included."""
     sent_bytes: int
     unique_bytes: int
     """Different bytes of objects among those received, aborted ones included."""
@@ -158,7 +160,7 @@ class Traffic:
         self._reads = {"whole": 0, "sequential": 0, "random": 0}
         self._received_bytes = self._aborted_bytes = self._object_bytes = 0
         self._in_flight = self._most_in_flight = 0
-        self._refused = 0
+        self._refused = self._passed_bytes = 0
         self._bins: list[list[float]] = []
         self._cpu: array[float] = array("f")
 
@@ -167,6 +169,11 @@ class Traffic:
         with self._lock:
             self._in_flight += 1
             self._most_in_flight = max(self._most_in_flight, self._in_flight)
+
+    def passed(self, size_bytes: int) -> None:
+        """A piece of an answer's body is here."""
+        with self._lock:
+            self._passed_bytes += size_bytes
 
     def refuse(self) -> None:
         """A begun request was refused for its signature."""
@@ -250,6 +257,7 @@ class Traffic:
                 refused=self._refused,
                 received_bytes=self._received_bytes,
                 aborted_bytes=self._aborted_bytes,
+                passed_bytes=self._passed_bytes,
                 sent_bytes=sum(kind.sent_bytes for kind in kinds),
                 unique_bytes=unique,
                 reread_bytes=self._object_bytes - unique,
