@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from math import ceil, floor, log10
 
@@ -29,76 +30,89 @@ def _text(x: float, y: float, text: str, class_: str = "", anchor: str | None = 
     return el("text", text, x=x, y=y, class_=class_ or None, text_anchor=anchor)
 
 
+@dataclass(frozen=True, slots=True)
+class _RateAxis:
+    """Clips a second from 10^low to 10^high, by their logarithms."""
+
+    low: int
+    high: int
+    left: float = 96
+    right: float = WIDTH - 330
+
+    @classmethod
+    def over(cls, rates: Sequence[float]) -> _RateAxis:
+        """With room for all of them; a rate of 0 has no place."""
+        known = [log10(rate) for rate in rates if rate > 0] or [0.0]
+        low = floor(min(known) - 0.15)
+        return cls(low, max(low + 1, ceil(max(known) + 0.02)))
+
+    def x(self, rate: float) -> float:
+        share = (log10(rate) - self.low) / (self.high - self.low)
+        return self.left + share * (self.right - self.left)
+
+    def grid(self, top: float, bottom: float) -> list[list[Markup]]:
+        made = []
+        for power in range(self.low, self.high + 1):
+            x = self.x(10.0**power)
+            line = el("line", x1=x, x2=x, y1=top, y2=bottom, class_="grid")
+            made.append([line, _text(x, bottom + 18, figures(10.0**power), "axis", "middle")])
+        return made
+
+
 def roofline(stages: Sequence[StageRate], whole: float) -> Markup:
     """A bar for each measured stage on a logarithmic axis, and a line where the whole run is."""
-    rates = [stage.clips_per_second for stage in stages if stage.clips_per_second]
-    known = [rate for rate in (*rates, whole) if rate > 0] or [1.0]
-    low = floor(log10(min(known)) - 0.15)
-    high = max(low + 1, ceil(log10(max(known)) + 0.02))
-    left, right, row, top = 96, 330, 34, 24
+    row, top = 34.0, 24.0
     bottom = top + row * len(stages)
-
-    def x(rate: float) -> float:
-        return left + (log10(rate or 1.0) - low) / (high - low) * (WIDTH - left - right)
-
-    grid = [
-        [
-            el("line", x1=x(10.0**power), x2=x(10.0**power), y1=top, y2=bottom, class_="grid"),
-            _text(x(10.0**power), bottom + 18, figures(10.0**power), "axis", "middle"),
-        ]
-        for power in range(low, high + 1)
-    ]
+    axis = _RateAxis.over([whole, *(stage.clips_per_second or 0.0 for stage in stages)])
     slowest = min(
         (s.clips_per_second for s in stages if s.clips_per_second and s.name is not Stage.LIST),
         default=0.0,
     )
     rows = [
-        _rate_row(stage, top + row * place, row, x, stage.clips_per_second == slowest)
+        _rate_row(stage, top + row * place, row, axis, stage.clips_per_second == slowest)
         for place, stage in enumerate(stages)
-    ]
-    at = [
-        el("line", x1=x(whole), x2=x(whole), y1=top - 4, y2=bottom + 4, class_="whole"),
-        _text(x(whole), 13, f"whole run: {figures(whole)}", "label", "middle"),
     ]
     return _svg(
         bottom + 26,
         "Rate of each stage alone, and of the whole run",
-        grid,
+        axis.grid(top, bottom),
+        _text(axis.right + 42, bottom + 18, "clips/s, logarithmic", "axis"),
         rows,
-        at if whole > 0 else [],
-        _text(WIDTH - right + 42, bottom + 18, "clips/s, logarithmic", "axis"),
+        _whole(axis.x(whole), whole, top, bottom) if whole > 0 else None,
     )
 
 
-def _rate_row(
-    stage: StageRate, y: float, row: float, x: Callable[[float], float], is_slowest: bool
-) -> Markup:
-    left, middle = 96, y + row / 2 + 4.5
-    name = _text(left - 12, middle, str(stage.name), "name", "end")
-    told = WIDTH - 318
-    if not stage.clips_per_second:
-        why = stage.why_not or "not measured"
-        return el("g", name, _text(left + 6, middle, why, "quiet"), data_stage=stage.name)
-    value = figures(stage.clips_per_second)
-    threads = f"{stage.threads} thread{'s' if stage.threads != 1 else ''}"
-    own = "" if stage.own_rate is None else f"{figures(stage.own_rate)} {stage.own_unit}"
-    busy = stage.busy_share
+def _whole(x: float, rate: float, top: float, bottom: float) -> Markup:
     return el(
         "g",
-        el("title", f"{stage.name}: {value} clips/s, {own}, {threads}"),
+        el("line", x1=x, x2=x, y1=top - 4, y2=bottom + 4, class_="whole"),
+        _text(x, top - 11, f"whole run: {figures(rate)}", "label", "middle"),
+    )
+
+
+def _rate_row(stage: StageRate, y: float, row: float, axis: _RateAxis, is_slowest: bool) -> Markup:
+    left, middle, told = axis.left, y + row / 2 + 4.5, axis.right + 12
+    name = _text(left - 12, middle, str(stage.name), "name", "end")
+    if not stage.clips_per_second:
+        return el("g", name, _text(left + 6, middle, stage.why_not or "not measured", "quiet"))
+    rate = figures(stage.clips_per_second)
+    own = "" if stage.own_rate is None else f"{figures(stage.own_rate)} {stage.own_unit}"
+    threads = "1 thread" if stage.threads == 1 else f"{stage.threads} threads"
+    return el(
+        "g",
+        el("title", f"{stage.name}: {rate} clips/s, {own}, {threads}"),
         name,
         el(
-            "rect", x=left, y=y + 6, width=max(2.0, x(stage.clips_per_second) - left),
+            "rect", x=left, y=y + 6, width=max(2.0, axis.x(stage.clips_per_second) - left),
             height=row - 12, rx=3, class_="bar slowest" if is_slowest else "bar",
         ),
-        _text(told, middle, value, "value", "start"),
+        _text(told, middle, rate, "value"),
         _text(told + 66, middle, own, "quiet"),
-        [] if busy is None else _busy(told + 186, y + row / 2, busy, threads),
-        data_stage=stage.name,
+        None if stage.busy_share is None else _busy(told + 186, y + row / 2, stage.busy_share),
     )  # fmt: skip
 
 
-def _busy(x: float, y: float, share: float, threads: str) -> list[Markup]:
+def _busy(x: float, y: float, share: float) -> list[Markup]:
     return [
         el("rect", x=x, y=y - 3, width=60, height=6, rx=3, class_="track"),
         el("rect", x=x, y=y - 3, width=60 * min(1.0, share), height=6, rx=3, class_="fill"),
