@@ -69,12 +69,12 @@ class Setup:
 
 def set_ups(cache: str) -> dict[str, Setup]:
     cached = {**QUICK, "--cache": cache, "--cache-bytes": "1GB"}
-    busy = Fault(FaultKind.SLOW_DOWN, 0.3)
+    busy = Fault(FaultKind.SLOW_DOWN, 0.6)
     return {
         "delay": Setup(Cause.DELAY, {**QUICK, "--fetchers": "2"}, "s3", Shape(delay_s=0.1)),
-        "bandwidth": Setup(Cause.BANDWIDTH, QUICK, "s3", Shape(bytes_per_s=2e6)),
-        "throttling": Setup(Cause.THROTTLING, QUICK, "s3", Shape(faults=(busy,))),
-        "disk": Setup(Cause.DISK, cached, disk_bytes_per_s=2e6),
+        "bandwidth": Setup(Cause.BANDWIDTH, QUICK, "s3", Shape(bytes_per_s=1e6)),
+        "throttling": Setup(Cause.THROTTLING, QUICK, "s3", Shape(delay_s=0.02, faults=(busy,))),
+        "disk": Setup(Cause.DISK, cached, disk_bytes_per_s=1e6),
         "gops": Setup(Cause.LONG_GOPS, {"--frames": "8", "--resize": "128x128"}, "long"),
         "threads": Setup(Cause.DECODE_THREADS, {"--resize": "128x128", "--workers": "1"}),
         "consumer": Setup(Cause.CONSUMER, {**QUICK, "--step-ms": "400"}),

@@ -70,6 +70,7 @@ class FetchStage:
                     return None
                 has_turn = True
             except Exception as error:
+                self._spent(began_s)
                 self.substitute(task, error, None if fetched is None else fetched.planned)
                 continue
             try:
@@ -78,6 +79,7 @@ class FetchStage:
                 self._took(SpanStage.FETCH, began_s, fetched.clips)
                 return fetched
             except Exception as error:
+                self._spent(began_s)
                 self._budget.release(fetched.size_bytes)
                 if fetched.shared is None:
                     self.substitute(task, error, fetched.planned)
@@ -85,10 +87,15 @@ class FetchStage:
                     self.leave(task, "group-read")
 
     def _took(self, stage: SpanStage, began_s: float, clips: Sequence[PlannedClip]) -> None:
-        ended_s = self._clock.monotonic_s()
-        self._meter.add("seconds.fetch_stage", ended_s - began_s)
+        ended_s = self._spent(began_s)
         if self._spans is not None:
             self._spans.span(stage, began_s, ended_s, ids_of(clips))
+
+    def _spent(self, began_s: float) -> float:
+        """Count the time of a stage, however it ended; returns when that is."""
+        ended_s = self._clock.monotonic_s()
+        self._meter.add("seconds.fetch_stage", ended_s - began_s)
+        return ended_s
 
     def _planned(self, task: Task) -> Fetched:
         """A task's clip, and its group's reads where it leads one; nothing is read yet."""
