@@ -184,7 +184,7 @@ def test_a_forked_child_leaves_the_device_alone(video: Video) -> None:
 def test_the_choice_is_checked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(InvalidInputError, match="'cpu', 'nvdec' or 'auto'"):
         decoder_choice("gpu")
-    assert decoder_choice("auto", "cuda:3") == DecoderChoice("auto", 3)
+    assert decoder_choice("auto", "cuda:3") == DecoderChoice("auto", 3, "cuda:3")
     for reason in ("not_installed", "no_driver"):
         device = NvdecDevice(0, reason.strip)
         monkeypatch.setattr(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,8 +12,10 @@ from dstream.diagnose.finding import Verdict
 from dstream.diagnose.frame_checks import nvdec_finding
 from dstream.media.decoders import selection
 from dstream.media.decoders.nvdec import NvdecDevice
+from dstream.media.decoders.selection import DecoderChoice
 from dstream.store.opening import open_store
 from loader_data import batch_hash, fill, new_url, videos
+from made_video import make_video
 from pynvvideocodec_stand_in import StandIn
 
 
@@ -45,6 +48,36 @@ def test_batches_are_the_same_whoever_decodes(
     assert report.nvdec_frames_per_engine > 0
     assert 1 <= report.nvdec_sessions["opened"] <= 2
     assert sum(report.nvdec_sessions.values()) == report.clips_decoded
+
+
+@pytest.mark.parametrize("options", [{}, {"clips_per_gop": 2}])
+def test_frames_that_stay_on_the_device_make_the_same_batches(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
+) -> None:
+    """Tensors of the CPU for those of a device, and a file that only the CPU decodes."""
+    torch = pytest.importorskip("torch")
+    url = new_url()
+    store = fill(open_store(url), videos(tmp_path, 3, frames=24, gop=12))
+    fill(store, {"other.mp4": make_video(tmp_path / "o", codec="mpeg4", frames=24).read_bytes()})
+    clips = dstream.clips(url, frames=6, array="torch")
+    with clips.loader(2, **options) as loader:
+        expected = [(batch.keys, batch.video) for batch in loader]
+    package = StandIn(engines=2)
+    use(monkeypatch, NvdecDevice(0, lambda: None, lambda: package))
+    monkeypatch.setattr(
+        "dstream.loader.clips.decoder_choice",
+        lambda name, device: DecoderChoice(name, 0, "cpu"),
+    )
+    with clips.loader(2, decoder="auto", **options) as loader:
+        batches = [(batch.keys, batch.video) for batch in loader]
+    for (keys, video), (expected_keys, truth) in zip(batches, expected, strict=True):
+        assert keys == expected_keys
+        assert isinstance(video, torch.Tensor)
+        # What device_pixels states for 8 bits as large as stored.
+        assert (video.int() - truth.int()).abs().max() <= 3
+    report = loader.report()
+    assert report.fallbacks == {"nvdec_no_mpeg4": 1}
+    assert 0 < report.nvdec_frames < report.frames_decoded
 
 
 def test_without_a_device_the_cpu_decodes_and_it_is_counted(

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dstream.clock import Clock
 from dstream.errors import MediaError, MediaReason
@@ -196,7 +197,8 @@ class DecodeStage:
             if worker.is_abandoned:
                 return True
             if failure is None:
-                task.batch.put(task.row, clip, out)
+                is_there = isinstance(clip.decoded.video, np.ndarray)
+                task.batch.put(task.row, clip, out if is_there else None)
         self._fetch.release(fetched)
         if failure is not None:
             self._fetch.substitute(task, failure, fetched.planned)
@@ -270,8 +272,10 @@ class DecodeStage:
         self._work.settle(task, error)
 
     def _place(self, task: Task, clip: ReadClip) -> None:
-        out = task.batch.out(task.row)
-        np.copyto(out, clip.decoded.video)
-        own = replace(clip, decoded=replace(clip.decoded, video=out))
+        out: NDArray[np.generic] | None = None
+        if isinstance(clip.decoded.video, np.ndarray):
+            out = task.batch.out(task.row)
+            np.copyto(out, clip.decoded.video)
+            clip = replace(clip, decoded=replace(clip.decoded, video=out))
         with self._work.changed:
-            task.batch.put(task.row, own, out)
+            task.batch.put(task.row, clip, out)

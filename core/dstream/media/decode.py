@@ -40,7 +40,7 @@ class DecodedClip:
 
     video: NDArray[np.generic]
     """[T, C, H, W], uint8 or uint16, or an array's rows [T, ...]; the caller's ``out`` where one
-    was given."""
+    was given. What was decoded on a device is a tensor there, and ``out`` is left alone."""
     pts: NDArray[np.int64]
     """[T] in the track's ticks."""
     pts_s: NDArray[np.float64]

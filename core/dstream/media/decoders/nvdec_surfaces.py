@@ -21,7 +21,7 @@ from dstream.media.decoders.choice import DEPTHS
 from dstream.media.decoders.contract import FrameSink, Run
 from dstream.media.decoders.nvdec import NvdecError
 from dstream.media.decoders.pool import SessionKey
-from dstream.media.device_pixels import DeviceConverter, Surface
+from dstream.media.device_pixels import DeviceConverter, Surface, luma_shares
 from dstream.media.pixels import FrameConverter, PixelSettings, frame_planes
 
 _P016_BITS = 16
@@ -122,6 +122,7 @@ class DeviceOutput:
 class _DeviceSink(FrameSink):
     def __init__(self, output: DeviceOutput, run: Run, key: SessionKey) -> None:
         super().__init__(run, output.converter, output.clock)
+        luma_shares(run.track.color_space)  # refused before a session could be poisoned by it
         self._output, self._key = output, key
         self._frames = DeviceFrames(output)
         self.outcome.elsewhere = self._frames

@@ -58,7 +58,8 @@ def decoder_choice(name: str, device: str | None = None) -> DecoderChoice:
         raise InvalidInputError(f"decoder must be 'cpu', 'nvdec' or 'auto', got {name!r}")
     number = (device or "").removeprefix("cuda:")
     gpu = int(number) if number.isdecimal() else 0
-    choice = DecoderChoice(name, gpu)  # type: ignore[arg-type]
+    on_device = device is not None and device.startswith("cuda") and name != "cpu"
+    choice = DecoderChoice(name, gpu, f"cuda:{gpu}" if on_device else None)  # type: ignore[arg-type]
     if name == "nvdec":
         absence = nvdec_device(choice.gpu).absence
         if absence is not None:
