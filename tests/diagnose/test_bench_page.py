@@ -126,13 +126,15 @@ def test_texts_are_escaped() -> None:
                     replace(stage, own_unit=HOSTILE, why_not=HOSTILE) for stage in usual.stages
                 ),
                 latencies={HOSTILE: usual.latencies["decode"]},
+                skipped=({"sample_key": HOSTILE, "reason": HOSTILE, "message": HOSTILE},) * 30,
                 report={**(usual.report or {}), "retries": {HOSTILE: 1}},
             )
         )
     )
     assert not {"script", "img"} & set(seen.tags)
     assert not [name for name, _ in seen.attributes if name.startswith("on")]
-    assert seen.text.count("<script>alert(1)</script>") >= 10
+    assert seen.text.count("<script>alert(1)</script>") >= 10 + 3 * 20
+    assert "and 10 more files" in seen.text
 
 
 @pytest.mark.parametrize("document", [made_document(), made_document(cost=None, report=None)])
@@ -172,6 +174,11 @@ def test_cost_is_told_with_its_prices() -> None:
     assert "Egress of 1 GB\n$0.09" in text
     assert "This run\n$0.00040" in text
     assert "A million such clips\n$5.00" in text
+
+
+def test_repeats_are_told_where_there_are_any() -> None:
+    assert "of each run" not in page(made_document(repeats=(8.0,)))
+    assert "8, 8.25, 9" in page(made_document(repeats=(8.0, 8.25, 9.0)))
 
 
 def test_quantiles_lie_in_their_bins() -> None:

@@ -22,6 +22,7 @@ _COUNTED = (
     "cache_off", "pin_renewals",
 )  # fmt: skip
 """Fields of the report that count by reason."""
+_MOST_SKIPPED = 20
 
 
 def page(document: BenchDocument) -> str:
@@ -44,7 +45,7 @@ def page(document: BenchDocument) -> str:
         _timeline(document.timeline, document.whole.wall_s),
         _latencies(document),
         el("div", _amplification(document.report or {}), _cost(document), class_="pair"),
-        el("div", _settings(document), _counted(document.report or {}), class_="pair"),
+        el("div", _settings(document), _counted(document), class_="pair"),
         el("footer", f"{document.schema}. Every number is in the output of --json as well."),
     )
     return f"<!doctype html>\n{el('html', head, el('body', main), lang='en')}\n"
@@ -203,6 +204,8 @@ def _settings(document: BenchDocument) -> Markup:
         for name, value in (*document.settings.items(), *document.versions.items())
         if value not in (None, "")
     ]
+    if len(document.repeats) > 1:
+        rows.append(_row("clips/s of each run", ", ".join(map(figures, document.repeats))))
     return _section("Settings and versions", "", el("table", rows))
 
 
@@ -214,7 +217,8 @@ def _value(value: object) -> str:
     return figures(value) if isinstance(value, float) else str(value)
 
 
-def _counted(report: Mapping[str, Any]) -> Markup:
+def _counted(document: BenchDocument) -> Markup:
+    report = document.report or {}
     rows = [
         _row(f"{name.replace('_', ' ')}: {reason}", f"{count:,}")
         for name in _COUNTED
@@ -224,5 +228,11 @@ def _counted(report: Mapping[str, Any]) -> Markup:
         rows.append(_row("throttles", f"{report['throttles']:,}"))
     if report.get("outages"):
         rows.append(_row("outages", f"{report['outages']:,}, {seconds(report['outage_seconds'])}"))
+    rows += [
+        _row(f"{failure['sample_key']}: {failure['reason']}", failure["message"])
+        for failure in document.skipped[:_MOST_SKIPPED]
+    ]
+    if len(document.skipped) > _MOST_SKIPPED:
+        rows.append(_row("", f"and {len(document.skipped) - _MOST_SKIPPED:,} more files"))
     inside = el("table", rows) if rows else el("p", "Nothing.", class_="hint")
     return _section("What did not go straight", "Counted by reason.", inside)
