@@ -1,6 +1,7 @@
 # make demo    a few real clips: ingest, stream, report     SRC=folder takes your own videos
 # make test    everything the tests need, then all checks and tests
 # make check   static checks only        make bench   beside other loaders  make clean
+# make test-gpu  on a GPU machine: what needs one, and one table of it
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -11,7 +12,7 @@ BIN := $(VENV)/bin
 SRC ?=
 ENDPOINT ?=
 
-.PHONY: demo test check bench tour clean
+.PHONY: demo test test-gpu check bench tour clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.installed
@@ -19,6 +20,9 @@ demo: $(VENV)/.installed
 
 test: check
 	$(BIN)/python -m pytest
+
+test-gpu:
+	@PYTHON=$(PYTHON) scripts/test-gpu
 
 check: $(VENV)/.dev
 	$(BIN)/ruff check
@@ -40,7 +44,7 @@ tour: demo
 	@BIN=$(BIN) scripts/tour
 
 clean:
-	rm -rf $(VENV) .venv-bench .demo
+	rm -rf $(VENV) .venv-bench .venv-gpu .demo
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit("dstream needs Python 3.11 or newer: make PYTHON=python3.11 demo" if sys.version_info < (3, 11) else 0)'
