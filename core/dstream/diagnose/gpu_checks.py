@@ -9,6 +9,7 @@ from pathlib import Path
 
 from dstream.clock import Clock
 from dstream.diagnose.finding import Finding, Gap, Page, Verdict, graded
+from dstream.store.device_read import probe_kvikio
 from dstream.units import MIB, format_bytes
 
 _COPY_BYTES = 256 * MIB
@@ -89,19 +90,30 @@ def _copies(page: Page, clock: Clock) -> None:
 def _gds(page: Page) -> None:
     name = "GPUDirect Storage"
     if importlib.util.find_spec("kvikio") is None:
-        told = "kvikio is not installed; it pays for arrays and checkpoints, not for video"
+        told = "kvikio is not installed; it pays for arrays, not for video"
         page.add(Finding(Gap.GPU, name, told, Verdict.ABSENT))
         return
-    import kvikio.defaults
+    support = probe_kvikio(has_gpu=_torch_sees_gpu())
+    if support.absence == "no_gpu":
+        page.add(Finding(Gap.GPU, name, "no GPU to read into", Verdict.ABSENT))
+    elif support.absence is not None:
+        remedy = "see what python -c 'import kvikio' says"
+        page.add(Finding(Gap.GPU, name, "kvikio does not import", Verdict.BAD, remedy))
+    elif support.is_compat:
+        told = "compatibility mode: bytes go through host memory"
+        remedy = "load nvidia-fs; video needs it not"
+        page.add(Finding(Gap.GPU, name, told, Verdict.ABSENT, remedy))
+    else:
+        told = f"on, for reads of {format_bytes(support.gds_threshold_bytes)} and more"
+        page.add(Finding(Gap.GPU, name, told, Verdict.GOOD))
 
-    compat = bool(kvikio.defaults.is_compat_mode_preferred())
-    driver = Path("/proc/driver/nvidia-fs/stats").exists()
-    if driver and not compat:
-        page.add(Finding(Gap.GPU, name, "the nvidia-fs driver is loaded", Verdict.GOOD))
-        return
-    told = "compatibility mode: bytes go through host memory"
-    remedy = "load nvidia-fs; video needs it not"
-    page.add(Finding(Gap.GPU, name, told, Verdict.ABSENT, remedy))
+
+def _torch_sees_gpu() -> bool:
+    if importlib.util.find_spec("torch") is None:
+        return False
+    import torch
+
+    return bool(torch.cuda.is_available())
 
 
 def rdma_cards(folder: Path) -> list[str]:
