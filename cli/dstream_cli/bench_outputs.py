@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from dstream_cli.render import Output
 
 _MAX_SPANS = 200_000
-"""Of a trace: about 60 MB of memory, and a file of 40 MB."""
+"""Of a trace: about 80 MB of memory, and a file of 40 MB."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -110,6 +110,7 @@ def test_the_format() -> None:
     ]
     document = json.loads(text_of(spans, dropped=7))
     assert document["otherData"]["dropped_spans"] == 7
+    assert document["traceEvents"][0]["args"]["name"] == "bench (7 later spans dropped)"
     names = [e["args"]["name"] for e in document["traceEvents"] if e["name"] == "thread_name"]
     assert names == ["MainThread", "dstream-decode-9", "dstream-decode-10"]
     slices = [event for event in document["traceEvents"] if event["ph"] == "X"]

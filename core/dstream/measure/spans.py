@@ -76,7 +76,7 @@ class SpanRecorder:
     """Counts how long stages take, and keeps the first ``max_spans`` of the spans. Thread-safe.
 
     Args:
-        max_spans: bounds the memory, about 0.3 kB each; beyond, they are counted as dropped.
+        max_spans: bounds the memory, about 0.4 kB each; beyond, they are counted as dropped.
     """
 
     def __init__(self, max_spans: int = 0) -> None:

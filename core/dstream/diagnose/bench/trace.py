@@ -23,8 +23,10 @@ def write_trace(out: TextIO, spans: Sequence[Span], *, title: str, dropped: int 
         out: text file.
         spans: in any order.
         title: names the process in the viewer.
-        dropped: spans that were not kept; the document says so.
+        dropped: spans that were not kept; the document says so, where viewers show it too.
     """
+    if dropped:
+        title += f" ({dropped:,} later spans dropped)"
     out.write('{"displayTimeUnit": "ms",\n')
     out.write(f'"otherData": {json.dumps({"tool": "dstream bench", "dropped_spans": dropped})},\n')
     out.write('"traceEvents": [')
