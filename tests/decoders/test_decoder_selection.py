@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import os
 import threading
 from typing import Any
 
@@ -173,12 +175,33 @@ def test_a_hanging_run_keeps_no_engine_from_the_others(video: Video) -> None:
     assert bench.sessions == {"opened": 2, "reused": 1}
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_a_forked_child_leaves_the_device_alone(video: Video) -> None:
     bench = Bench("auto")
     assert bench.decode(video.run(frames=20)) == set()
-    bench.device.renew()
+    context = multiprocessing.get_context("fork")
+    ours, theirs = context.Pipe(duplex=False)
+
+    def work() -> None:
+        missing = bench.decode(video.run(frames=20))
+        theirs.send((missing, bench.fallbacks, len(bench.package.alive)))
+
+    child = context.Process(target=work, daemon=True)
+    child.start()
+    assert ours.poll(60)
+    # The parent's session is let alone: closing it in the child would reach into CUDA.
+    assert ours.recv() == (set(), {"nvdec_forked": 1}, 1)
+    child.join(60)
     assert bench.decode(video.run(frames=20)) == set()
-    assert bench.fallbacks == {"nvdec_forked": 1}
+    assert (bench.fallbacks, bench.sessions) == ({}, {"opened": 1, "reused": 1})
+
+
+def test_sessions_end_with_the_process(video: Video) -> None:
+    bench = Bench("auto")
+    assert bench.decode(video.run(frames=20)) == set()
+    bench.package.on_decode = bench.device.close  # while another run is on
+    assert bench.decode(video.run(frames=20)) == set()
+    assert len(bench.package.alive) == 0
 
 
 def test_the_choice_is_checked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -56,6 +56,7 @@ def test_rates_of_the_gpu_s_decoders() -> None:
     assert got.nvdec_frames == 14_000
     assert got.nvdec_frames_per_second == 700
     assert got.nvdec_frames_per_engine == 200
+    assert got.nvdec_busy_share == pytest.approx(2 / 7)
     assert got.nvdec_sessions == {"opened": 7}
     assert make_report(counts, counts, FACTS).nvdec_frames_per_engine == 0
 

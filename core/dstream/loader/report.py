@@ -55,6 +55,8 @@ class LoaderReport:
     """Of one session while it decodes, conversion not included."""
     nvdec_frames_per_engine: float
     """A second of the wall time, of one engine; NVIDIA publishes what an engine can do."""
+    nvdec_busy_share: float
+    """Share of the wall time that the engines had a session at work."""
     nvdec_sessions: Mapping[str, int]
     """Decoder sessions ``opened``, ``reused`` for another run, ``closed`` to make room,
     ``poisoned`` by a failed run and closed, ``not-opened``."""
@@ -291,6 +293,7 @@ def make_report(counts: Snapshot, since_open: Snapshot, facts: RunFacts) -> Load
         nvdec_frames=whole("frames.nvdec"),
         nvdec_frames_per_second=_ratio(sums.get("frames.nvdec", 0), sums.get("seconds.nvdec", 0.0)),
         nvdec_frames_per_engine=_ratio(sums.get("frames.nvdec", 0), wall_s * facts.engines),
+        nvdec_busy_share=_ratio(sums.get("seconds.nvdec", 0.0), wall_s * facts.engines),
         nvdec_sessions=counts.event("nvdec-session"),
         data_requests=data.count,
         data_requests_per_clip=_ratio(data.count, fetched),

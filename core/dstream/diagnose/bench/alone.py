@@ -220,7 +220,10 @@ class Alone:
         return self._pace(1, lambda: work, Meter())
 
     def _decoder(self, units: Units) -> ClipDecoder:
-        return ClipDecoder(units.reader.settings.pixels, units.reader.meter, clock=self._clock)
+        # In the host's memory also where NVDEC would leave clips on the GPU.
+        choice = replace(self._loader.settings.decoder, device=None)
+        settings, meter = units.reader.settings, units.reader.meter
+        return ClipDecoder(settings.pixels, meter, clock=self._clock, choice=choice)
 
     def _pace(self, threads: int, worker: Callable[[], Work], meter: Meter) -> Pace:
         """Let threads begin work until the time is up, and count until the last one is done.

@@ -7,6 +7,7 @@ raises RuntimeError where there is no driver, and it starts CUDA, which no forke
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import importlib
 import importlib.util
@@ -152,6 +153,11 @@ class NvdecDevice:
                 )
             return self._pool
 
+    def close(self) -> None:
+        """Close its sessions, see :meth:`SessionPool.close`."""
+        if self._pool is not None:
+            self._pool.close()
+
     def lose(self, thread: threading.Thread) -> None:
         """See :meth:`SessionPool.lose`."""
         if self._pool is not None:
@@ -160,8 +166,10 @@ class NvdecDevice:
 
 @cache
 def nvdec_device(gpu: int) -> NvdecDevice:
-    """The one of this process."""
-    return NvdecDevice(gpu)
+    """The one of this process. Its sessions end with the process, while the driver is there."""
+    device = NvdecDevice(gpu)
+    atexit.register(device.close)
+    return device
 
 
 class NvdecSession:

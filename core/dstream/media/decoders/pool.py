@@ -120,6 +120,12 @@ class PoolState:
             self._idle[number] = key
         return is_healthy
 
+    def drain(self) -> tuple[int, ...]:
+        """All idle sessions: they are to be closed."""
+        going = tuple(self._idle)
+        self._idle.clear()
+        return going
+
     def lose(self, number: int) -> None:
         """A run hangs: its engine may serve others, its memory is still held."""
         if number in self._busy:

@@ -39,6 +39,7 @@ class SessionPool(Generic[S]):
         self._sessions: dict[int, S] = {}
         self._changed = threading.Condition()
         self._by_thread: dict[int, int] = {}
+        self._is_closed = False
 
     @contextmanager
     def session(self, key: SessionKey, meter: Meter) -> Iterator[S]:
@@ -71,6 +72,14 @@ class SessionPool(Generic[S]):
                 self._state.lose(number)
                 self._changed.notify_all()
 
+    def close(self) -> None:
+        """Close idle sessions now, and busy ones as they are given back."""
+        with self._changed:
+            self._is_closed = True
+            going = self._state.drain()
+        for number in going:
+            self._close(number)
+
     def _take(self, key: SessionKey) -> Lease:
         with self._changed:
             while True:
@@ -100,6 +109,7 @@ class SessionPool(Generic[S]):
             meter.event("nvdec-session", "poisoned" if was_open else "not-opened")
         with self._changed:
             self._by_thread.pop(threading.get_ident(), None)
+            is_healthy = is_healthy and not self._is_closed
             keep = self._state.give_back(lease.number, is_healthy=is_healthy)
             self._changed.notify_all()
         if not keep:
