@@ -11,10 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dstream.errors import MediaError
+from dstream.errors import CorruptDataError, MediaError
 from dstream.media import array_header
 from dstream.media.array_header import PREFIX_BYTES, header_bytes, stored_arrays
-from dstream.media.arrays import index_arrays
+from dstream.media.arrays import copy_rows, index_arrays
+from dstream.media.clip import gop_extent
 from dstream.media.reader import BytesReader
 from dstream.media.row_form import RowForm, row_form
 
@@ -127,6 +128,24 @@ def test_unknown_forms_are_refused_or_are_pixel_formats(text: str) -> None:
             row_form(text)
     else:
         assert row_form(text) is None
+
+
+@given(st.sets(st.integers(0, 39), min_size=1), st.integers(1, 3000))
+def test_any_rows_are_copied_out_of_their_blocks(chosen: set[int], row: int) -> None:
+    target, array = io.BytesIO(), np.arange(40 * row, dtype=">u4").reshape(40, row)
+    np.save(target, array)
+    data = target.getvalue()
+    (index,) = index_arrays(BytesReader(data))
+    extents = [gop_extent(index.gops, gop) for gop in range(len(index.gops))]
+    blocks = [data[e.offset_bytes : e.offset_bytes + e.size_bytes] for e in extents]
+    pts = np.array(sorted(chosen))
+    out = np.zeros((len(pts), row), np.uint32)
+    copy_rows(index, extents, blocks, pts, out)
+    np.testing.assert_array_equal(out, array[pts])
+    with pytest.raises(CorruptDataError, match="no rows of"):
+        copy_rows(index, extents, [block + b"x" for block in blocks], pts, out)
+    with pytest.raises(CorruptDataError, match="in none of the blocks"):
+        copy_rows(index, extents, blocks, np.append(pts, 40), np.zeros((len(pts) + 1, row), "u4"))
 
 
 @pytest.mark.parametrize(("row", "rows_a_block"), [(4, 1024), (4000, 2), (4096, 1), (9000, 1)])

@@ -6,7 +6,7 @@ by pts, one a second, so that ``start_s`` is a row's number.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from fractions import Fraction
 
 import numpy as np
@@ -30,7 +30,7 @@ from dstream.media.array_header import (
     header_bytes,
     stored_arrays,
 )
-from dstream.media.codec import CodedPacket, DecodeTally
+from dstream.media.clip import Extent
 from dstream.media.reader import RandomReader
 from dstream.media.row_form import ARRAY_CODEC, RowForm, row_form
 
@@ -143,32 +143,43 @@ def _tables(offset_bytes: int, row_bytes: int, rows: int) -> tuple[PacketTable, 
     )
 
 
-def write_rows(
-    track: VideoTrack,
-    packets: Iterable[CodedPacket],
-    places: Mapping[int, Sequence[NDArray[np.generic]]],
-    tally: DecodeTally,
-) -> set[int]:
-    """Copy rows to their places by pts; returns the pts that were not among the packets.
+def copy_rows(
+    index: VideoIndex,
+    extents: Sequence[Extent],
+    data: Sequence[bytes | memoryview],
+    pts: NDArray[np.int64],
+    out: NDArray[np.generic],
+) -> None:
+    """Copy rows out of the blocks that hold them.
+
+    Args:
+        index: of the array.
+        extents: the blocks, ascending.
+        data: their bytes.
+        pts: int64 [T], rising: which rows.
+        out: [T, ...] of the rows' form, filled.
 
     Raises:
-        CorruptDataError: a row has another size than its form.
+        CorruptDataError: a block's size is no number of rows, or a row is in none of them.
     """
-    form = row_form(track.pix_fmt)
+    form = row_form(index.track.pix_fmt)
     if form is None:
-        raise CorruptDataError(f"an array with the pixel format {track.pix_fmt!r}")
-    missing = set(places)
-    for packet in packets:
-        tally.packets += 1
-        if packet.pts not in missing:
-            continue
-        if len(packet.data) != form.size_bytes:
+        raise CorruptDataError(f"an array with the pixel format {index.track.pix_fmt!r}")
+    dtype, copied = form.stored_dtype, 0
+    for extent, got in zip(extents, data, strict=True):
+        count, rest = divmod(len(got), form.size_bytes)
+        if rest:
             raise CorruptDataError(
-                f"row {packet.pts} has {len(packet.data)} bytes, {form} takes {form.size_bytes}"
+                f"block {extent.gop} has {len(got)} bytes, which are no rows of {form}"
             )
-        row = np.frombuffer(packet.data, form.stored_dtype).reshape(form.shape)
-        for out in places[packet.pts]:
-            np.copyto(out, row)
-        tally.frames += 1
-        missing.discard(packet.pts)
-    return missing
+        first = int(index.gops.key_pts[extent.gop])
+        low, high = np.searchsorted(pts, (first, first + count)).tolist()
+        if low == high:
+            continue
+        rows = np.frombuffer(got, dtype).reshape(count, *form.shape)
+        begin, end = int(pts[low]) - first, int(pts[high - 1]) - first + 1
+        is_run = end - begin == high - low
+        np.copyto(out[low:high], rows[begin:end] if is_run else rows[pts[low:high] - first])
+        copied += high - low
+    if copied != len(pts):
+        raise CorruptDataError(f"{len(pts) - copied} rows are in none of the blocks of the array")

@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 
 from dstream.clock import Clock, SystemClock
 from dstream.errors import CorruptDataError, InvalidInputError, MediaError, MediaReason
-from dstream.format.index import Access, PacketFlag, VideoIndex
+from dstream.format.index import Access, PacketFlag, VideoIndex, VideoTrack
 from dstream.measure.counters import Meter
+from dstream.media.arrays import copy_rows
 from dstream.media.clip import (
     ClipPlan,
     NeedMoreData,
@@ -29,6 +30,7 @@ from dstream.media.decoders.selection import DecoderChoice, Decoders
 from dstream.media.demux import demux_segments
 from dstream.media.h264 import is_gradual
 from dstream.media.pixels import PixelSettings, output_dtype, output_shape
+from dstream.media.row_form import ARRAY_CODEC
 from dstream.media.vpx import is_hidden
 
 Bytes = bytes | memoryview
@@ -124,6 +126,8 @@ class ClipDecoder:
             As :meth:`decode`, for all of them together.
         """
         self._check(plan, data)
+        if index.track.codec == ARRAY_CODEC:
+            return [self._rows(index, plan, data, clip) for clip in clips]
         packets, arrays = packets_of(index, plan, data)
         try:
             targets = [
@@ -186,9 +190,8 @@ class ClipDecoder:
         ]
         places: dict[int, list[Place]] = {}
         for clip, video, wanted in zip(clips, videos, targets, strict=True):
-            for place, pts in enumerate(wanted.tolist()):
-                # The dots: a row of an array may be one number, and is to be a view of it.
-                places.setdefault(pts, []).append((video[place, ...], clip.crop_at))
+            for frame, pts in zip(video, wanted.tolist(), strict=True):
+                places.setdefault(pts, []).append((frame, clip.crop_at))
         outcome = self._run(Run(index.track, packets, places))
         if outcome.tally.skipped and outcome.tally.is_damaged:
             # What a decoder invents for lost data depends on all the frames that it saw.
@@ -200,18 +203,24 @@ class ClipDecoder:
         if outcome.elsewhere is not None:
             videos = outcome.elsewhere.clips([wanted.tolist() for wanted in targets])
         self._meter.add("frames.delivered", sum(map(len, targets)))
-        track = index.track
         return [
-            DecodedClip(
-                video,
-                pts,
-                ((pts - track.start_pts) * float(track.time_base)).astype(np.float64),
-                clip.plan.frame_index,
-                tally.frames,
-                tally.without_frame,
-            )
+            _clip_of(index.track, video, pts, clip, tally.frames, tally.without_frame)
             for clip, video, pts in zip(clips, videos, targets, strict=True)
         ]
+
+    def _rows(
+        self, index: VideoIndex, plan: ClipPlan, data: Sequence[Bytes], clip: Wanted
+    ) -> DecodedClip:
+        """A clip of an array, whose bytes are its values."""
+        pts, started_s = clip.plan.target_pts, self._clock.monotonic_s()
+        if pts is None:
+            raise MediaError("an array lacks its table of rows", reason=MediaReason.DAMAGED)
+        video = self._output(index, len(pts), clip.out)
+        copy_rows(index, plan.extents, data, pts, video)
+        self._meter.add("seconds.decode", self._clock.monotonic_s() - started_s)
+        self._meter.add("frames.decoded", len(pts))
+        self._meter.add("frames.delivered", len(pts))
+        return _clip_of(index.track, video, pts, clip, len(pts), 0)
 
     def _run(self, run: Run, *, skip: bool = True) -> Outcome:
         started_s = self._clock.monotonic_s()
@@ -263,6 +272,18 @@ class ClipDecoder:
             missing=len(missing),
             invalid_packets=tally.invalid_packets,
         )
+
+
+def _clip_of(
+    track: VideoTrack,
+    video: NDArray[np.generic],
+    pts: NDArray[np.int64],
+    clip: Wanted,
+    frames_decoded: int,
+    frames_skipped: int,
+) -> DecodedClip:
+    pts_s = ((pts - track.start_pts) * float(track.time_base)).astype(np.float64)
+    return DecodedClip(video, pts, pts_s, clip.plan.frame_index, frames_decoded, frames_skipped)
 
 
 def packets_of(

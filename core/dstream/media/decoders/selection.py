@@ -15,10 +15,8 @@ from dstream.media.decoders.cpu import CpuBackend
 from dstream.media.decoders.nvdec import REMEDIES, NvdecDevice, nvdec_device
 from dstream.media.decoders.nvdec_backend import NvdecBackend, feed_of
 from dstream.media.decoders.nvdec_surfaces import DeviceOutput, HostOutput, Output
-from dstream.media.decoders.rows import RowsBackend
 from dstream.media.decoders.session_pool import PoolFullError
 from dstream.media.pixels import PixelSettings
-from dstream.media.row_form import ARRAY_CODEC
 
 DecoderName = Literal["cpu", "nvdec", "auto"]
 
@@ -88,7 +86,7 @@ class Decoders:
     ) -> None:
         choice = choice or DecoderChoice()
         self._name, self._meter = choice.name, meter
-        self._rows, self._cpu = RowsBackend(), CpuBackend(pixels, clock)
+        self._cpu = CpuBackend(pixels, clock)
         self._device = device or choice.nvdec()
         self._nvdec: NvdecBackend | None = None
         if self._device is not None:
@@ -106,8 +104,6 @@ class Decoders:
             InvalidInputError: NVDEC was asked for, and does not take this stream.
             MediaError: the frames cannot be decoded.
         """
-        if run.track.codec == ARRAY_CODEC:
-            return self._rows.decode(run, skip=skip)
         if self._device is None or self._nvdec is None:
             return self._cpu.decode(run, skip=skip)
         try:
