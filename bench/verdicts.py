@@ -69,7 +69,7 @@ class Setup:
 
 def set_ups(cache: str) -> dict[str, Setup]:
     cached = {**QUICK, "--cache": cache, "--cache-bytes": "1GB"}
-    busy = Fault(FaultKind.SLOW_DOWN, 0.6)
+    busy = Fault(FaultKind.SLOW_DOWN, 0.5)
     return {
         "delay": Setup(Cause.DELAY, {**QUICK, "--fetchers": "2"}, "s3", Shape(delay_s=0.1)),
         "bandwidth": Setup(Cause.BANDWIDTH, QUICK, "s3", Shape(bytes_per_s=1e6)),

@@ -20,7 +20,7 @@ from dstream.measure import Meter, Purpose, RequestTotals, Snapshot
 SUMS = {
     "seconds.fetch_idle": 30.0, "seconds.fetch_threads": 10.0, "seconds.fetch_stage": 8.0,
     "seconds.cache": 2.0, "seconds.fetch_blocked": 1.5,
-    "seconds.decode_idle": 2.0, "seconds.decode_threads": 18.0, "seconds.decode": 12.0,
+    "seconds.decode_idle": 2.0, "seconds.decode_threads": 18.0, "seconds.decode_stage": 17.0,
     "seconds.convert": 5.0, "seconds.wait": 8.0, "seconds.deliver": 0.5,
 }  # fmt: skip
 

@@ -50,6 +50,10 @@ TABLE = {
         ),
         Cause.THROTTLING, None, None, 10.0, "30% of the requests",
     ),
+    "throttling that lets nothing be measured alone": (
+        replace(run({}, 4.0, throttle_share=0.6), limits={Pool.DECODING: 100.0}),
+        Cause.THROTTLING, None, None, 25.0, "60% of the requests",
+    ),
     "slow disk, the store is faster": (
         run({Pool.FETCHING: 20.0}, 20.0, cache_share=0.97, uncached=80.0),
         Cause.DISK, "cache", "none", 4.0, "80 clips/s from the store",

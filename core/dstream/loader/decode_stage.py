@@ -159,11 +159,12 @@ class DecodeStage:
         laps.end("seconds.decode_idle")
         if job is None:
             return False
+        began_s = self._clock.monotonic_s()
         task = job if isinstance(job, Task) else job.task
         if isinstance(job, Fetched) and task.joins:
             self._take_shared(task)
+            self._meter.add("seconds.decode_stage", self._clock.monotonic_s() - began_s)
             return True
-        began_s = self._clock.monotonic_s()
         error: BaseException | None = None
         try:
             fetched = self._fetch.obtain(job, has_turn=True) if isinstance(job, Task) else job

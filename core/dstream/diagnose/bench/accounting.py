@@ -54,7 +54,11 @@ def thread_times(
     )
     decoding = ThreadTime(
         took_s("decode_idle") + took_s("decode_threads"),
-        {Stage.DECODE: took_s("decode"), Stage.CONVERT: took_s("convert")},
+        # As spans have it: from bytes to frames in the batch, and converting is a part of that.
+        {
+            Stage.DECODE: took_s("decode_stage") - took_s("convert"),
+            Stage.CONVERT: took_s("convert"),
+        },
         {"for a clip": took_s("decode_idle")},
     )
     consuming = ThreadTime(

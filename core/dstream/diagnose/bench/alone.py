@@ -25,12 +25,15 @@ from dstream.loader.reader import ClipReader, PlannedClip, ReadClip
 from dstream.loader.shared import GroupPlan, SharedGroup, Sharing
 from dstream.measure import Meter, Snapshot
 from dstream.media.decode import ClipDecoder
+from dstream.store.patience import Outage, patient
 from dstream.units import GIB, MIB
 
 _MOST_CLIPS = 256
 """Of the run, from its beginning."""
 _HELD_BYTES = 128 * MIB
 """Of them that are kept for the decoders."""
+_PATIENCE_S = 10.0
+"""With a store that does not answer; the loader has more."""
 
 Work = Callable[[int], int]
 """Does the n-th piece of work and returns how many clips it was."""
@@ -232,13 +235,15 @@ class Alone:
         """
         numbers = itertools.count()
         before, began_s = meter.snapshot(), self._clock.monotonic_s()
+        outage = Outage(_PATIENCE_S, self._clips.source.name, meter, self._clock)
 
         def loop() -> int:
             work = worker()
-            clips = work(next(numbers))
-            while self._clock.monotonic_s() - began_s < self._limit_s:
-                clips += work(next(numbers))
-            return clips
+            with patient(outage, lambda: False):
+                clips = work(next(numbers))
+                while self._clock.monotonic_s() - began_s < self._limit_s:
+                    clips += work(next(numbers))
+                return clips
 
         with ThreadPoolExecutor(threads) as pool:
             clips = sum(done.result() for done in [pool.submit(loop) for _ in range(threads)])

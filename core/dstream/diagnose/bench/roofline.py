@@ -21,7 +21,7 @@ _PART = 1 / 8
 """Of the run's own time, what one measurement may take."""
 
 _MANY_FETCHERS = 128
-_AMPLIFIED = 1.5
+_AMPLIFIED = 2.0
 """Frames decoded for a delivered one, from which on decoding less is tried."""
 _MOST_PER_GOP = 16
 

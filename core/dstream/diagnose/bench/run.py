@@ -36,13 +36,48 @@ class WholeRun:
     report: LoaderReport
     threads: tuple[ThreadTime, ThreadTime, ThreadTime]
     clips_per_second: float
-    """After the first batch, where there is a second."""
+    """See :func:`steady_pace`."""
     stall_share: float
     """Of the same time, that the consumer waited."""
     wall_s: float
     """From the first request for a batch to the end of the last step."""
     cpu_s: float
     """Of this process in it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """How far a run was when a batch had been delivered."""
+
+    at_s: float
+    """Since the first request for a batch."""
+    delivered: int
+    decoded: int
+    """Clips made, those that wait for their batches included."""
+    waited_s: float
+
+
+def steady_pace(first: Moment, last: Moment) -> tuple[float, float]:
+    """Clips/s, and the share of the time that the consumer waited, after the first batch.
+
+    What was decoded before that and delivered after it is a stock, and no pace. Of a single batch
+    the whole time counts.
+
+    >>> steady_pace(Moment(1.0, 8, 24, 1.0), Moment(3.0, 48, 64, 2.0))
+    (20.0, 0.5)
+    >>> steady_pace(Moment(1.0, 8, 64, 1.0), Moment(3.0, 48, 64, 2.0))
+    (0.0, 0.5)
+    >>> steady_pace(Moment(2.0, 8, 24, 1.0), Moment(2.0, 8, 24, 1.0))
+    (4.0, 0.5)
+    """
+    if last == first:
+        first = Moment(0.0, 0, last.decoded - last.delivered, 0.0)
+    seconds = last.at_s - first.at_s
+    if seconds <= 0:
+        return 0.0, 0.0
+    clips = min(last.delivered - first.delivered, last.decoded - first.decoded)
+    waited_s = max(0.0, last.waited_s - first.waited_s)
+    return max(0, clips) / seconds, min(1.0, waited_s / seconds)
 
 
 def run_whole(
@@ -58,22 +93,26 @@ def run_whole(
         tell: hears how many clips there were, after each batch.
     """
     before, cpu_s = clips.meter.snapshot(), time.process_time()
-    taken = first_clips = 0
-    step_s = first_wait_s = 0.0
-    began_s = first_s = last_s = ended_s = clock.monotonic_s()
+    began_s = ended_s = clock.monotonic_s()
+    first = last = Moment(0.0, 0, 0, 0.0)
+    step_s = 0.0
     with loader:
         for batch in loader:
-            last_s = clock.monotonic_s()
-            if not taken:
-                first_clips, first_s, first_wait_s = len(batch), last_s, last_s - began_s
-            taken += len(batch)
-            tell(taken)
+            sums = clips.meter.snapshot().minus(before).sums
+            last = Moment(
+                clock.monotonic_s() - began_s,
+                last.delivered + len(batch),
+                int(sums.get("clips.decoded", 0)),
+                sums.get("seconds.wait", 0.0),
+            )
+            first = first if first.delivered else last
+            tell(last.delivered)
             resumed_s = clock.monotonic_s()
             if wish.step_s:
                 clock.sleep(wish.step_s)
             ended_s = clock.monotonic_s()
             step_s += ended_s - resumed_s
-            if wish.clips and taken >= wish.clips:
+            if wish.clips and last.delivered >= wish.clips:
                 break
             if wish.seconds and ended_s - began_s >= wish.seconds:
                 break
@@ -81,14 +120,12 @@ def run_whole(
         report = loader.report()
     # Threads that were left in a wait have come home: now all of their time is counted.
     sums = clips.meter.snapshot().minus(before).sums
-    steady_s, steady_clips = last_s - first_s, taken - first_clips
-    if not steady_clips:
-        steady_s, steady_clips, first_wait_s = last_s - began_s, taken, 0.0
+    clips_per_second, stall_share = steady_pace(first, last)
     return WholeRun(
-        report,
-        thread_times(sums, ended_s - began_s, step_s),
-        steady_clips / steady_s if steady_s > 0 else 0.0,
-        max(0.0, report.wait_seconds - first_wait_s) / steady_s if steady_s > 0 else 0.0,
-        ended_s - began_s,
-        cpu_s,
+        report=report,
+        threads=thread_times(sums, ended_s - began_s, step_s),
+        clips_per_second=clips_per_second,
+        stall_share=stall_share,
+        wall_s=ended_s - began_s,
+        cpu_s=cpu_s,
     )

@@ -17,6 +17,7 @@ _EXPLAINED = 0.75
 _HELPS = 1.25
 """What a changed setting has to bring alone before it is advised."""
 _THROTTLED = 0.01
+_MUCH_THROTTLED = 0.1
 _AMPLE = 8
 """Prefetched clips for each decoding thread, beyond which more make no difference."""
 
@@ -26,6 +27,8 @@ def judge(run: Measured) -> Verdict:
     if not run.limits or run.clips_per_second <= 0:
         return _verdict(run, Cause.UNKNOWN, "Too little was measured", "no stage has a rate")
     pool, limit = run.slowest
+    if run.throttle_share > _MUCH_THROTTLED and Pool.FETCHING not in run.limits:
+        return _throttled(run, "so many that fetching alone could not be measured")
     is_busy = run.busy.get(pool, 0.0) >= _EXPLAINED
     if run.clips_per_second < _EXPLAINED * limit and not is_busy:
         return _gap(run, pool, limit)
@@ -36,14 +39,7 @@ def judge(run: Measured) -> Verdict:
 def _fetching(run: Measured, limit: float) -> Verdict:
     alone = f"{run.fetchers} at once give {_rate(limit)} alone"
     if run.throttle_share > _THROTTLED:
-        return _verdict(
-            run,
-            Cause.THROTTLING,
-            "The store's throttling sets the pace",
-            f"it told {run.throttle_share:.0%} of the requests to slow down, and {alone}",
-            lifted={Pool.FETCHING: math.inf if run.unthrottled is None else run.unthrottled},
-            advice="have its limit raised, or spread the data over more prefixes",
-        )
+        return _throttled(run, f"and {alone}")
     if run.cache_share > 0.5:
         return _slow_disk(run, limit)
     more = run.more_fetchers
@@ -60,6 +56,17 @@ def _fetching(run: Measured, limit: float) -> Verdict:
         lifted={Pool.FETCHING: math.inf},
         new_value=wanted,
         advice=f"use a link of {wanted or 'more'}, or a cache if clips come again",
+    )
+
+
+def _throttled(run: Measured, alone: str) -> Verdict:
+    return _verdict(
+        run,
+        Cause.THROTTLING,
+        "The store's throttling sets the pace",
+        f"it told {run.throttle_share:.0%} of the requests to slow down, {alone}",
+        lifted={Pool.FETCHING: math.inf if run.unthrottled is None else run.unthrottled},
+        advice="have its limit raised, or spread the data over more prefixes",
     )
 
 
@@ -231,7 +238,8 @@ def _verdict(
     if lifted is not None:
         next_pool, rate = run.without(lifted)
         # A limit that the run exceeded is none; one that it fell short of, it will again.
-        now = run.clips_per_second if not lifted else max(run.slowest[1], run.clips_per_second)
+        pool, limit = run.slowest
+        now = max(limit, run.clips_per_second) if pool in lifted else run.clips_per_second
         gain = max(1.0, rate / now) if math.isfinite(rate) else 1.0
         upto = f", up to {next_pool} at {_rate(rate)}" if math.isfinite(rate) else ""
     advice = advice or f"set {setting}={new_value}"
