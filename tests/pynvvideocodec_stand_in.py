@@ -20,6 +20,7 @@ import numpy as np
 from av.codec.context import ThreadType
 from numpy.typing import NDArray
 
+from dstream.media.decoders.nvdec import NvdecDevice
 from dstream.media.pixels import frame_planes
 
 _CODECS = {"H264": "h264", "HEVC": "hevc", "VP9": "vp9", "AV1": "libdav1d"}
@@ -119,6 +120,10 @@ class StandIn:
         self.opened = 0
         self.alive: weakref.WeakSet[_Decoder] = weakref.WeakSet()
         self.asked = 0
+
+    def device(self) -> NvdecDevice:
+        """A GPU with this package."""
+        return NvdecDevice(0, lambda: None, lambda: self, lambda: 1)
 
     def GetDecoderCaps(
         self, *, gpuid: int, codec: str, chromaformat: str, bitdepth: int

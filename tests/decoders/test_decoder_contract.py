@@ -79,7 +79,7 @@ class Maker:
         self.device: NvdecDevice | None = None
         self.memory = {"stand-in-device": "cpu", "nvdec-device": "cuda:0"}.get(kind)
         if kind.startswith("stand-in"):
-            self.device = NvdecDevice(0, lambda: None, lambda: stand_in)
+            self.device = stand_in.device()
         elif kind.startswith("nvdec"):
             self.device = NvdecDevice(0)
 

@@ -14,9 +14,10 @@ from dstream.clock import SystemClock
 from dstream.errors import InvalidInputError, MediaError
 from dstream.measure.counters import Meter
 from dstream.media.decoders.contract import Run
-from dstream.media.decoders.nvdec import REMEDIES, NvdecDevice
+from dstream.media.decoders.nvdec import REMEDIES, NvdecDevice, visible_gpus
 from dstream.media.decoders.selection import DecoderChoice, Decoders, decoder_choice
 from dstream.media.pixels import PixelSettings
+from gpu_presence import gpu_absence
 from pynvvideocodec_stand_in import StandIn
 
 
@@ -30,7 +31,7 @@ class Bench:
 
     def __init__(self, name: str, absence: str | None = None, **options: Any) -> None:
         self.package, self.meter = StandIn(**options), Meter()
-        self.device = NvdecDevice(0, lambda: absence, lambda: self.package)
+        self.device = NvdecDevice(0, lambda: absence, lambda: self.package, lambda: 1)
         choice = DecoderChoice(name)  # type: ignore[arg-type]
         self.decoders = Decoders(
             PixelSettings(), self.meter, SystemClock(), choice, device=self.device
@@ -78,6 +79,23 @@ def test_a_package_that_cannot_be_used_is_named(video: Video) -> None:
     bench.device._load = broken
     assert bench.decode(video.run(frames=20)) == set()
     assert bench.fallbacks == {"nvdec_unusable": 1}
+
+
+def test_where_cuda_shows_no_gpu_the_package_is_not_asked(video: Video) -> None:
+    """It would end the process."""
+    bench = Bench("auto")
+    bench.device._gpus = lambda: 0
+    assert bench.decode(video.run(frames=20)) == set()
+    assert bench.decode(video.run(frames=20)) == set()
+    assert bench.fallbacks == {"no_gpu": 2}
+    assert bench.package.asked == 0
+    second = NvdecDevice(1, lambda: None, lambda: bench.package, lambda: 1)
+    assert (second.capabilities("h264"), second.absence) == (None, "no_gpu")
+
+
+@pytest.mark.skipif(gpu_absence() is None, reason="there is a driver")
+def test_without_a_driver_there_is_no_gpu() -> None:
+    assert visible_gpus() == 0
 
 
 def test_what_the_device_does_not_do_goes_to_the_cpu(video: Video) -> None:

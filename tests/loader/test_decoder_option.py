@@ -35,7 +35,7 @@ def test_batches_are_the_same_whoever_decodes(
 ) -> None:
     """With libav in the place of the hardware, so the whole way there is tested."""
     package = StandIn(engines=2)
-    use(monkeypatch, NvdecDevice(0, lambda: None, lambda: package))
+    use(monkeypatch, package.device())
     with clips.loader(2) as loader:
         expected = [batch_hash(batch) for batch in loader]
     assert loader.report().nvdec_sessions == {}
@@ -63,7 +63,7 @@ def test_frames_that_stay_on_the_device_make_the_same_batches(
     with clips.loader(2, **options) as loader:
         expected = [(batch.keys, batch.video) for batch in loader]
     package = StandIn(engines=2)
-    use(monkeypatch, NvdecDevice(0, lambda: None, lambda: package))
+    use(monkeypatch, package.device())
     monkeypatch.setattr(
         "dstream.loader.clips.decoder_choice",
         lambda name, device: DecoderChoice(name, 0, "cpu"),
@@ -98,7 +98,7 @@ def test_what_only_nvdec_may_decode_and_cannot_ends_the_loop(
     clips: dstream.Clips, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     package = StandIn(formats={("HEVC", 8)})
-    use(monkeypatch, NvdecDevice(0, lambda: None, lambda: package))
+    use(monkeypatch, package.device())
     with (
         clips.loader(2, decoder="nvdec", on_error="skip") as loader,
         pytest.raises(dstream.InvalidInputError, match="nvdec_no_h264"),
@@ -109,7 +109,7 @@ def test_what_only_nvdec_may_decode_and_cannot_ends_the_loop(
 
 def test_the_doctor_names_what_the_device_lacks() -> None:
     package = StandIn({("H264", 8), ("HEVC", 8), ("HEVC", 10), ("VP9", 8)}, engines=7)
-    found = nvdec_finding(NvdecDevice(0, lambda: None, lambda: package))
+    found = nvdec_finding(package.device())
     assert found.verdict is Verdict.GOOD
     assert found.found == (
         "7 engines: h264 8 bit, hevc 8 bit, hevc 10 bit, vp9 8 bit; "
@@ -121,6 +121,6 @@ def test_the_doctor_names_what_the_device_lacks() -> None:
     def broken() -> None:
         raise RuntimeError("Driver version is too old")
 
-    bad = nvdec_finding(NvdecDevice(0, lambda: None, broken))
+    bad = nvdec_finding(NvdecDevice(0, lambda: None, broken, lambda: 1))
     assert bad.verdict is Verdict.BAD
     assert bad.remedy == "RuntimeError: Driver version is too old"

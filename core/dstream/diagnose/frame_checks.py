@@ -48,10 +48,10 @@ def nvdec_finding(device: NvdecDevice) -> Finding:
     told = [capabilities for capabilities in every if capabilities is not None]
     if device.absence is not None or not told:
         reason = device.absence or "nvdec_unusable"
-        broken = reason not in ("not_installed", "no_driver")
         found = f"{reason}: frames are decoded on the CPU"
-        verdict = Verdict.BAD if broken else Verdict.ABSENT
-        remedy = device.failure if broken else REMEDIES[reason]
+        is_absent = reason in ("not_installed", "no_driver")
+        verdict = Verdict.ABSENT if is_absent else Verdict.BAD
+        remedy = device.failure or REMEDIES[reason]
         return Finding(Gap.FRAMES, "NVDEC", found, verdict, remedy)
     formats = told[-1].formats  # asked one after the other, each has what was asked before
     does = [f"{codec} {depth} bit" for codec, depth in formats]

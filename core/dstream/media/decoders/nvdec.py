@@ -25,7 +25,7 @@ from dstream.media.decoders.session_pool import SessionPool
 from dstream.units import GIB
 
 PACKAGE = "PyNvVideoCodec"
-_DRIVER = "libnvcuvid.so.1"
+_DRIVER, _CUDA = "libnvcuvid.so.1", "libcuda.so.1"
 _CODECS = {"h264": "H264", "hevc": "HEVC", "vp9": "VP9", "av1": "AV1"}
 _SURFACE_DTYPES: dict[str, np.dtype[Any]] = {
     "NV12": np.dtype(np.uint8),
@@ -37,6 +37,7 @@ REMEDIES = {
     "not_installed": "pip install PyNvVideoCodec",
     "no_driver": "install NVIDIA's driver; in a container set "
     "NVIDIA_DRIVER_CAPABILITIES=compute,utility,video",
+    "no_gpu": "look at nvidia-smi and CUDA_VISIBLE_DEVICES",
     "nvdec_unusable": "run dstream doctor",
     "nvdec_forked": "start processes by spawn, or open the loader in the child alone",
 }
@@ -61,6 +62,22 @@ def package_absence() -> str | None:
     return None
 
 
+def visible_gpus() -> int:
+    """How many GPUs CUDA shows to this process; 0 where it does not start.
+
+    Asked of the driver before the package is: where CUDA does not start, PyNvVideoCodec 2.2.4
+    ends the whole process, with exit code 1 and no exception.
+    """
+    count = ctypes.c_int(0)
+    try:
+        cuda = ctypes.CDLL(_CUDA)
+        if cuda.cuInit(0) or cuda.cuDeviceGetCount(ctypes.byref(count)):
+            return 0
+    except (OSError, AttributeError):
+        return 0
+    return count.value
+
+
 def load_package() -> Any:
     """PyNvVideoCodec.
 
@@ -77,6 +94,7 @@ class NvdecDevice:
         gpu: its number.
         absence: why there is none, or None; see :func:`package_absence`.
         load: gives the package.
+        gpus: how many there are.
         max_bytes: bound of the device memory of all sessions, by estimate.
     """
 
@@ -85,15 +103,18 @@ class NvdecDevice:
         gpu: int,
         absence: Callable[[], str | None] = package_absence,
         load: Callable[[], Any] = load_package,
+        gpus: Callable[[], int] = visible_gpus,
         max_bytes: int = _POOL_BYTES,
     ) -> None:
-        self._gpu, self._load, self._max_bytes = gpu, load, max_bytes
+        self._gpu, self._load, self._gpus, self._max_bytes = gpu, load, gpus, max_bytes
         self._lock = threading.Lock()
         self.absence = absence()
         """Why it cannot be used, as a code of :data:`REMEDIES`; None: as far as is known it can."""
         self.failure = ""
         """What the package said when it could not be used."""
         self._package: Any = None
+        self._has_started = False
+        """CUDA was asked for in this process, or in the one that it was forked from."""
         self._formats: dict[tuple[str, int], Limits | None] = {}
         self._pool: SessionPool[NvdecSession] | None = None
         self._inherited: SessionPool[NvdecSession] | None = None
@@ -104,13 +125,16 @@ class NvdecDevice:
     def renew(self) -> None:
         """In a forked child: CUDA cannot be used there once the parent did. Nothing is freed."""
         self._lock = threading.Lock()
-        if self._package is not None:
+        if self._has_started:
             self.absence = "nvdec_forked"
             self._inherited, self._pool = self._pool, None  # kept, so that nothing is closed
 
     def capabilities(self, codec: str) -> Capabilities | None:
         """What it does of a codec, asked once; None: it cannot be used, ``absence`` has why."""
         with self._lock:
+            if self.absence is None and not self._has_started:
+                self._has_started = True
+                self.absence = None if self._gpus() > self._gpu else "no_gpu"
             if self.absence is not None:
                 return None
             try:
