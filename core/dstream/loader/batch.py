@@ -132,22 +132,23 @@ class ArrayMaker:
     ) -> None:
         device = None if device is None else str(device)  # a torch.device is as good
         on_device = device not in (None, "cpu")
+        if on_device and array == "numpy":
+            raise InvalidInputError(f"device={device!r} needs array='torch', got 'numpy'")
         self._torch = _import_torch(required=array == "torch" or on_device, skip=array == "numpy")
         self._batches: DeviceBatches | None = None
         if on_device:
-            self._check_device(str(device), array)
+            self._check_device(str(device))
             cuda = CudaDevice(self._torch, str(device))
             self._batches = DeviceBatches(cuda, slots, meter or Meter())
 
-    def _check_device(self, device: str, array: ArrayKind | None) -> None:
-        if array == "numpy":
-            raise InvalidInputError(f"device={device!r} needs array='torch', got 'numpy'")
+    def _check_device(self, device: str) -> None:
         if not device.startswith("cuda"):
             raise InvalidInputError(f"device must be 'cpu' or 'cuda[:N]', got {device!r}")
         if not self._torch.cuda.is_available():
             raise InvalidInputError(
-                f"device={device!r}: torch {self._torch.__version__} sees no CUDA device; leave "
-                "device out, or install a CUDA build and a driver"
+                f"device={device!r}: torch {self._torch.__version__} sees no CUDA device; install "
+                "a CUDA build and a driver, or leave device out: batches then stay in the host's "
+                "memory, and decoder='auto' decodes on the CPU"
             )
 
     @property
@@ -208,7 +209,7 @@ def _import_torch(required: bool, skip: bool) -> Any:
     if importlib.util.find_spec("torch") is None:
         if required:
             raise InvalidInputError(
-                "torch is not installed; install dstream[torch], or use array='numpy'"
+                "torch is not installed; install dstream[torch], or use array='numpy', device=None"
             )
         return None
     import torch
