@@ -59,6 +59,8 @@ def test_what_numpy_writes_is_read(version: tuple[int, int], shape: tuple[int, .
         (npy(GOOD.replace("False", "True")), "Fortran order"),
         (npy(GOOD.replace("False", "__import__('os')")), "cannot be read at"),
         (npy(GOOD.replace("(2, 3)", "(2, -3)")), "cannot be read at"),
+        (npy(GOOD.replace("(2, 3)", "(2 3,)")), "cannot be read at"),
+        (npy(GOOD.replace("(2, 3)", "(2,, 3)")), "cannot be read at"),
         (npy(GOOD.replace("(2, 3)", "(99999999999999999999, 0)")), "cannot be used"),
         (npy(GOOD.replace("(2, 3)", "(999999999999999, 999999999999999)")), "more elements"),
         (npy(GOOD.replace("'shape': (2, 3), ", "")), "no usable 'shape'"),

@@ -29,7 +29,7 @@ MAX_NAME_CHARS = 256
 
 _ENTRY = re.compile(
     r"\s*'(?P<name>descr|fortran_order|shape)'\s*:\s*"
-    r"(?:'(?P<text>[^']*)'|(?P<flag>True|False)|\((?P<numbers>[\d,\sL]*)\)|(?P<fields>\[.*\]))"
+    r"(?:'(?P<text>[^']*)'|(?P<flag>True|False)|\((?P<numbers>(?:\s*\d+L?\s*,)*(?:\s*\d+L?)?\s*)\)|(?P<fields>\[.*\]))"
     r"\s*(?P<comma>,?)",
     re.DOTALL,
 )
