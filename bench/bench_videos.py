@@ -55,6 +55,16 @@ def make_bench_video(
     return path
 
 
+def linked(original: Path, folder: Path, copies: int) -> list[Path]:
+    """So many names for one video in a folder: encoding each would take longer than measuring."""
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = [folder / f"{number}.mp4" for number in range(copies)]
+    for path in paths:
+        if not path.exists():
+            path.hardlink_to(original)
+    return paths
+
+
 def _texture() -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
     """uint8 [1440, 2560] of smooth blobs with fine grain, the same on every machine."""
     generator = np.random.default_rng(7)

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 import dstream
 from bench_repo import NAME, ingest_in_place
-from bench_videos import RATE, make_bench_video
+from bench_videos import RATE, linked, make_bench_video
 from dstream.loader import Batch, Clips
 from dstream.loader.partitions import GROUP_PARTITIONS
 from local_peers import (
@@ -189,14 +189,7 @@ def prepare(folder: Path, video: Video, seconds: int, copies: int) -> list[Path]
         codec=video.codec,
         b_frames=video.b_frames,
     )
-    local = []
-    for number in range(copies):
-        path = folder / f"{video.name}-{seconds}s" / f"{number}.mp4"
-        path.parent.mkdir(exist_ok=True)
-        if not path.exists():
-            path.hardlink_to(original)
-        local.append(path)
-    return local
+    return linked(original, folder / f"{video.name}-{seconds}s", copies)
 
 
 def verdicts(entries: list[Contender], video: Video, small: bool) -> list[dict[str, Any]]:
