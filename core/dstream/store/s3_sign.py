@@ -9,14 +9,11 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import re
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
 
 ALGORITHM = "AWS4-HMAC-SHA256"
-_BLANKS = re.compile(r"^\s|\s\s|[^\S ]|\s$")
-"""What a value is signed without: blanks but single spaces between words."""
 _EMPTY_SHA256 = hashlib.sha256(b"").hexdigest()
 
 
@@ -46,12 +43,11 @@ def signed_headers(
     result = {**headers, "X-Amz-Date": stamp, "X-Amz-Content-SHA256": _EMPTY_SHA256}
     if token:
         result["X-Amz-Security-Token"] = token
-    canonical = {
-        name.lower(): " ".join(value.split()) if _BLANKS.search(value) else value
-        for name, value in result.items()
-    }
+    canonical = {name.lower(): value for name, value in result.items()}
     canonical.pop("user-agent", None)
     canonical["host"] = host
+    for name, value in canonical.items():
+        canonical[name] = " ".join(value.split())
     names = sorted(canonical)
     scope = f"{day}/{region}/s3/aws4_request"
     request = canonical_request("GET", path, query, canonical, names, _EMPTY_SHA256)
