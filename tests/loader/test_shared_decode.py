@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -129,6 +130,19 @@ def test_held_frames_are_given_back(source: Path) -> None:
     assert loader.report().clips >= 3 * 6 * SLOTS
     # Were nothing given back, all but the first few groups would have had no room.
     assert sum(loader.report().fallbacks.values()) <= 8
+
+
+def test_idle_decoders_go_ahead_as_far_as_there_is_room(source: Path) -> None:
+    room = 80 * 16 * 3 * 64 * 48
+    loader = opened(source).loader(1, clips_per_gop=8, prefetch=1, workers=2, decoded_bytes=room)
+    with loader:
+        next(loader)
+        # Two batches may be made: no more than two groups are due.
+        until_s = time.monotonic() + 60
+        while loader.report().clips_decoded <= 40 and time.monotonic() < until_s:
+            time.sleep(0.01)
+        assert 40 < loader.report().clips_decoded <= 80
+        assert sum(1 for _ in loader) == 6 * SLOTS - 1
 
 
 def test_a_group_that_cannot_be_decoded_leaves_its_clips_alone(

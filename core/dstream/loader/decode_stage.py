@@ -167,6 +167,11 @@ class DecodeStage:
             return True
         error: BaseException | None = None
         try:
+            if isinstance(job, Fetched) and job.shared is not None:
+                if self._decode_group(worker, job, job.shared):
+                    self._count_time(began_s)
+                    return not worker.is_abandoned
+                job = task
             fetched = self._fetch.obtain(job, has_turn=True) if isinstance(job, Task) else job
             while fetched is not None and not self._decode(worker, fetched):
                 fetched = self._fetch.obtain(task, has_turn=True)
@@ -175,16 +180,17 @@ class DecodeStage:
         if worker.is_abandoned:
             return False
         self._work.settle(task, error)
-        self._meter.add("seconds.decode_stage", self._clock.monotonic_s() - began_s)
+        self._count_time(began_s)
         return True
+
+    def _count_time(self, began_s: float) -> None:
+        self._meter.add("seconds.decode_stage", self._clock.monotonic_s() - began_s)
 
     def _decode(self, worker: _Worker, fetched: Fetched) -> bool:
         """Decode into the batch; False when the clip failed and a substitute is to be tried.
 
         An abandoned thread comes back with True, and changes nothing.
         """
-        if fetched.shared is not None:
-            return self._decode_group(worker, fetched, fetched.shared)
         task, failure = fetched.task, None
         began_s = self._take_up(worker, fetched)
         try:
@@ -223,7 +229,10 @@ class DecodeStage:
     # Groups
 
     def _decode_group(self, worker: _Worker, fetched: Fetched, shared: GroupPlan) -> bool:
-        """Decode for the whole group; False when the clip is to be made alone."""
+        """Decode for the whole group; False when the clip is to be made alone.
+
+        Afterwards the clip is one like the others: it goes into its batch when that is due.
+        """
         task, group = fetched.task, fetched.task.group
         clips: dict[int, ReadClip] | None = None
         reason, began_s = "group-memory", self._take_up(worker, fetched)
@@ -237,14 +246,14 @@ class DecodeStage:
             if worker.is_abandoned:
                 return True
         self._fetch.release(fetched)
-        own = None if clips is None else clips.get(task.draw.position)
-        if own is None or clips is None or group is None:
+        if clips is None or group is None:
             self._fetch.leave(task, reason)
             return False
         self._took(worker, fetched, began_s)
         for waiting in group.end(clips):
             self._give(waiting, clips.get(waiting.draw.position))
-        self._place(task, own)
+        task.leads = False
+        self._work.put_back(replace(fetched, data=[], shared=None))
         return True
 
     def _take_shared(self, task: Task) -> None:

@@ -167,17 +167,36 @@ class Sharing:
             for clip, frames in zip(planned.clips, decoded, strict=True)
         }
 
-    def _room(self, group: SharedGroup, planned: GroupPlan) -> NDArray[np.generic] | None:
-        track = planned.clips[0].sample.index.track
-        settings = self._reader.settings
-        dtype = output_dtype(track, settings.pixels)
-        shape = (len(planned.clips), settings.window.frames, *output_shape(track, settings.pixels))
-        size = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
+    def has_room(self, planned: GroupPlan) -> bool:
+        """Whether a group may be decoded before it is due: one that is due still has room then."""
+        shape, dtype = self._form(planned)
         with self._lock:
-            while self._freed:
-                self._held_bytes -= self._freed.popleft()
-            if self._held_bytes + size > self._max_bytes:
+            return self._now_held() + 2 * _size_bytes(shape, dtype) <= self._max_bytes
+
+    def _room(self, group: SharedGroup, planned: GroupPlan) -> NDArray[np.generic] | None:
+        shape, dtype = self._form(planned)
+        size_bytes = _size_bytes(shape, dtype)
+        with self._lock:
+            if self._now_held() + size_bytes > self._max_bytes:
                 return None
-            self._held_bytes += size
-        finalize(group, self._freed.append, size).atexit = False
+            self._held_bytes += size_bytes
+        finalize(group, self._freed.append, size_bytes).atexit = False
         return self._pool.take(shape, dtype)
+
+    def _now_held(self) -> int:
+        while self._freed:
+            self._held_bytes -= self._freed.popleft()
+        return self._held_bytes
+
+    def _form(self, planned: GroupPlan) -> tuple[tuple[int, ...], np.dtype[np.generic]]:
+        """Shape and dtype of a group's frames."""
+        track, settings = planned.clips[0].sample.index.track, self._reader.settings
+        frame = output_shape(track, settings.pixels)
+        return (
+            (len(planned.clips), settings.window.frames, *frame),
+            output_dtype(track, settings.pixels),
+        )
+
+
+def _size_bytes(shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> int:
+    return int(np.prod(shape, dtype=np.int64)) * dtype.itemsize

@@ -3,7 +3,9 @@
 Batches are admitted in order and their clips handed out in order. Decoders work on the next
 ``prefetch`` batches only: those hold decoded frames. Fetchers may be further ahead, by one clip
 each, since fetched bytes are small and have a budget of their own; else one round trip could be
-hidden behind no more clips than two small batches hold.
+hidden behind no more clips than two small batches hold. A decoder that would idle decodes a group
+that is fetched already, where its frames have room: groups of all partitions begin at about the
+same time, and their other clips give no decoder anything to do.
 """
 
 from __future__ import annotations
@@ -78,8 +80,8 @@ class Work:
         sharing: says which clips are made together.
         make_batch: a batch to be filled, for one step.
         prefetch: batches that may be decoded ahead of the one in use.
-        fetch_limit: clips that may be fetched at the same time, and how many beyond the prefetched
-            batches may be here.
+        fetch_limit: clips that may be fetched at the same time, and how many reads beyond the
+            prefetched batches may be here.
     """
 
     def __init__(
@@ -100,8 +102,10 @@ class Work:
         self._tasks: deque[Task] = deque()
         self._retaken: deque[Task] = deque()
         self._pending: deque[PendingBatch] = deque()
+        self._reads: deque[int] = deque()
+        """For each of them, how many of its clips are read: not by another of their group."""
         self._fetched: list[Fetched] = []
-        self._ahead_clips = 0
+        self._ahead_reads = 0
         self._turns = self._admitted = self._given = 0
         self._exhausted = False
         self._fault: BaseException | None = None
@@ -124,7 +128,7 @@ class Work:
     def clear(self) -> None:
         """Let go of all batches and bytes."""
         with self.changed:
-            for queue in (self._tasks, self._retaken, self._pending):
+            for queue in (self._tasks, self._retaken, self._pending, self._reads):
                 queue.clear()
             self._fetched.clear()
 
@@ -168,7 +172,7 @@ class Work:
         return self._fetching < self._fetch_limit and (
             bool(self._tasks)
             or len(self._pending) < self._prefetch
-            or self._ahead_clips < self._fetch_limit
+            or self._ahead_reads < self._fetch_limit
         )
 
     def _has_task(self) -> bool:
@@ -187,17 +191,17 @@ class Work:
                 self._exhausted = True
             elif draws:
                 batch = self._make_batch(step)
-                if len(self._pending) >= self._prefetch:
-                    self._ahead_clips += len(draws)
-                self._pending.append(batch)
+                reads = 0
                 for row, draw in enumerate(draws):
                     group, leads = self._sharing.join(draw, step.start)
-                    self._tasks.append(
-                        Task(
-                            self._turns, batch, row, draw, self._admitted, group=group, leads=leads
-                        )
-                    )
+                    task = Task(self._turns, batch, row, draw, self._admitted, 0, group, leads)
+                    self._tasks.append(task)
                     self._turns += 1
+                    reads += not task.joins
+                if len(self._pending) >= self._prefetch:
+                    self._ahead_reads += reads
+                self._pending.append(batch)
+                self._reads.append(reads)
                 self._admitted += 1
                 return True
         return False
@@ -206,27 +210,52 @@ class Work:
         """A clip's bytes are here."""
         with self.changed:
             self.awaited += self._waiting_decoders > 0 and not self._may_decode()
+            self.put_back(fetched)
+
+    def put_back(self, fetched: Fetched) -> None:
+        """A clip that was taken by :meth:`next_job` waits until its batch is due."""
+        with self.changed:
             heapq.heappush(self._fetched, fetched)
             self.changed.notify_all()
 
     # Decoders
 
     def next_job(self) -> Fetched | Task | None:
-        """The first fetched clip whose batch may be decoded, or a clip to be made anew."""
+        """The first fetched clip whose batch may be decoded, or a clip to be made anew.
+
+        Where there is none, a group that is due later; see :meth:`is_due`.
+        """
         with self.changed:
             self._waiting_decoders += 1
             try:
-                self.changed.wait_for(
-                    lambda: self.closed or bool(self._retaken) or self._may_decode()
-                )
+                while not self.closed:
+                    if self._retaken:
+                        return self._retaken.popleft()
+                    if self._may_decode():
+                        return heapq.heappop(self._fetched)
+                    early = self._early_group()
+                    if early is not None:
+                        self._fetched.remove(early)
+                        heapq.heapify(self._fetched)
+                        return early
+                    self.changed.wait()
+                return None
             finally:
                 self._waiting_decoders -= 1
-            if self.closed:
-                return None
-            return self._retaken.popleft() if self._retaken else heapq.heappop(self._fetched)
+
+    def is_due(self, task: Task) -> bool:
+        """Whether the task's batch may hold decoded frames."""
+        return task.ordinal < self._given + self._prefetch
 
     def _may_decode(self) -> bool:
-        return bool(self._fetched) and self._fetched[0].task.ordinal < self._given + self._prefetch
+        return bool(self._fetched) and self.is_due(self._fetched[0].task)
+
+    def _early_group(self) -> Fetched | None:
+        groups = (fetched for fetched in self._fetched if fetched.shared is not None)
+        first = min(groups, default=None)
+        if first is None or first.shared is None or not self._sharing.has_room(first.shared):
+            return None
+        return first
 
     def retake(self, task: Task) -> None:
         """Have a clip made from the beginning, before all others."""
@@ -265,7 +294,8 @@ class Work:
             if self.closed or not self._pending:
                 return None
             if len(self._pending) > self._prefetch:
-                self._ahead_clips -= len(self._pending[self._prefetch])
+                self._ahead_reads -= self._reads[self._prefetch]
+            self._reads.popleft()
             batch = self._pending.popleft()
             self._given += 1
             self.changed.notify_all()
