@@ -27,10 +27,6 @@ from dstream.units import GIB
 PACKAGE = "PyNvVideoCodec"
 _DRIVER, _CUDA = "libnvcuvid.so.1", "libcuda.so.1"
 _CODECS = {"h264": "H264", "hevc": "HEVC", "vp9": "VP9", "av1": "AV1"}
-_SURFACE_DTYPES: dict[str, np.dtype[Any]] = {
-    "NV12": np.dtype(np.uint8),
-    "P016": np.dtype(np.uint16),
-}
 _POOL_BYTES = 4 * GIB
 
 REMEDIES = {
