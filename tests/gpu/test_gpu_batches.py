@@ -11,6 +11,8 @@ import pytest
 
 import dstream
 from dstream import Clips
+from dstream.catalog import Catalog
+from dstream.store.opening import open_store
 from dstream_recipes.arrays import RECIPE
 from ingest_made import place
 from made_video import make_video
@@ -89,3 +91,14 @@ def test_arrays_past_the_host_are_the_hosts(tmp_path: Path) -> None:
         report = device.report()
     told = {"gds_compat", "gds_small"} & set(report.fallbacks)
     assert report.gds_reads or told, report.fallbacks
+
+
+def test_a_checkpoint_past_the_host_is_the_one_that_was_saved(tmp_path: Path, torch: Any) -> None:
+    state: Any = import_module("dstream.checkpoint.state")
+    saved = {"w": torch.randn(2048, 700), "t": torch.randn(900, 1024).to(torch.bfloat16).t()}
+    catalog = Catalog.create(open_store(tmp_path / "repo"), exist_ok=True)
+    state.save(saved, catalog, "model", step=1)
+    target = {name: torch.zeros_like(value, device="cuda") for name, value in saved.items()}
+    loaded = state.load(target, catalog, "model", direct="cuda")
+    assert all(torch.equal(target[name].cpu(), value) for name, value in saved.items())
+    assert sum(loaded.device_reads.values()) == 2, loaded.device_reads

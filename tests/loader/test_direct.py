@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -14,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import dstream
+from cufile_stand_in import StandIn
 from dstream import Clips
 from dstream.cache.cache import ExtentCache
 from dstream.errors import InvalidInputError, NotFoundError, ShortReadError, StorageError
@@ -89,34 +88,6 @@ def test_a_kvikio_that_does_not_import_is_broken(
 
 
 torch: Any = pytest.importorskip("torch")
-
-
-class StandIn:
-    """What is used of CuFile, over plain files and memory of the host."""
-
-    def __init__(self, path: Path) -> None:
-        self._file = open(path, "rb")
-
-    def __enter__(self) -> StandIn:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        at: TracebackType | None,
-    ) -> None:
-        self._file.close()
-
-    def pread(self, memory: Any, size: int, file_offset: int) -> StandIn:
-        assert file_offset % 4096 == 0
-        data = np.frombuffer(os.pread(self._file.fileno(), size, file_offset), np.uint8)
-        memory[: len(data)].copy_(torch.from_numpy(data.copy()))
-        self._got = len(data)
-        return self
-
-    def get(self) -> int:
-        return self._got
 
 
 def reader(support: Support, meter: Meter, opened: Callable[[Path], Any] = StandIn) -> DeviceReader:

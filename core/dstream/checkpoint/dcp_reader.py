@@ -16,6 +16,7 @@ import xxhash
 
 from dstream.catalog import Catalog, Generation
 from dstream.checkpoint.dcp_metadata import MAX_TWIN_BYTES, TWIN_NAME, Piece, decode_twin
+from dstream.checkpoint.direct import DirectTensors
 from dstream.checkpoint.repository import Repository, checkpoint_of, parts_of
 from dstream.checkpoint.torch_api import (
     LoadItemType,
@@ -69,6 +70,7 @@ class StorageReader(ReaderBase):  # type: ignore[misc]
         *,
         threads: int = 8,
         allow_pickles: bool = False,
+        direct: DirectTensors | None = None,
     ) -> None:
         """A reader of one generation.
 
@@ -78,12 +80,14 @@ class StorageReader(ReaderBase):  # type: ignore[misc]
             threads: reads at the same time.
             allow_pickles: hand objects to the planner that torch would not load with
                 ``weights_only=True``. Such a pickle runs what its author wrote into it.
+            direct: reads tensors into a GPU's memory, past their checksums.
         """
         super().__init__()
         self._store, self._catalog = parts_of(repo)
         self._reference = reference
         self._threads = max(1, threads)
         self._allow_pickles = allow_pickles
+        self._direct = direct
         self._found: tuple[Generation, CheckpointManifest] | None = None
         self._pieces: dict[Any, Piece] = {}
         self.failure: DstreamError | None = None
@@ -176,13 +180,38 @@ class StorageReader(ReaderBase):  # type: ignore[misc]
         """
         with ThreadPoolExecutor(self._threads, thread_name_prefix="load") as pool:
             try:
-                for run, data in self._read(self._runs(plan.items), pool):
+                items = self._read_directly(plan.items, planner, pool)
+                for run, data in self._read(self._runs(items), pool):
                     for item, piece in run.items:
                         start = piece.offset_bytes - run.start_byte
                         self._give(item, piece, data[start : start + piece.size_bytes], planner)
             finally:
                 pool.shutdown(wait=True, cancel_futures=True)
         return done_future(None)
+
+    def _read_directly(
+        self, items: Sequence[Any], planner: Any, pool: ThreadPoolExecutor
+    ) -> list[Any]:
+        """Load the tensors that can be read directly, a few at a time; returns the other items."""
+        if self._direct is None:
+            return list(items)
+        left = [item for item in items if item.type == LoadItemType.BYTE_IO]
+        tensors = [item for item in items if item.type != LoadItemType.BYTE_IO]
+        objects = {file.path: file.object.key for file in self._settled()[1].files}
+        read = self._direct.read
+        for start in range(0, len(tensors), self._threads):
+            some = tensors[start : start + self._threads]
+            pieces = [self._pieces[item.storage_index] for item in some]
+            found = pool.map(
+                lambda piece: read(objects[piece.path], piece.offset_bytes, piece.size_bytes),
+                pieces,
+            )
+            for item, tensor in zip(some, found, strict=True):
+                if tensor is None:
+                    left.append(item)
+                else:
+                    self._take(item, tensor, planner)
+        return left
 
     @property
     def checkpoint_id(self) -> str:
@@ -264,7 +293,12 @@ class StorageReader(ReaderBase):  # type: ignore[misc]
                 self._plain(name, data)
             planner.load_bytes(item, io.BytesIO(data))
             return
-        tensor = narrow(self._plain(name, data), item.storage_offsets, item.lengths)
+        self._take(item, self._plain(name, data), planner)
+
+    def _take(self, item: Any, saved: Any, planner: Any) -> None:
+        """Hand a saved tensor, or the part of it that is wanted, to the planner."""
+        name = item.storage_index.fqn
+        tensor = narrow(saved, item.storage_offsets, item.lengths)
         target = planner.resolve_tensor(item).detach()
         if target.size() != tensor.size():
             raise InvalidInputError(

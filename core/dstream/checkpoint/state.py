@@ -6,15 +6,17 @@ import os
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from dstream.catalog import Generation
 from dstream.checkpoint.dcp_reader import StorageReader
 from dstream.checkpoint.dcp_writer import StorageWriter
+from dstream.checkpoint.direct import device_reads, direct_tensors
 from dstream.checkpoint.repository import Repository, opened
 from dstream.checkpoint.torch_api import CheckpointException, dcp, dist, is_distributed
 from dstream.errors import DstreamError, InvalidInputError
+from dstream.measure import Meter
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +26,9 @@ class Loaded:
     generation: Generation
     loader_state: dict[str, object] | None
     """Where the data loader stood; None where that was not saved."""
+    device_reads: dict[str, int] = field(default_factory=dict)
+    """With ``direct``: reads into the GPU's memory by how they went; ``gds`` is GPUDirect
+    Storage, all else went through the host."""
 
 
 class Positioned(Protocol):
@@ -118,6 +123,7 @@ def load(
     *,
     loader: Positioned | None = None,
     allow_pickles: bool = False,
+    direct: str | None = None,
     planner: Any = None,
     process_group: Any = None,
 ) -> Loaded:
@@ -132,6 +138,8 @@ def load(
         reference: ``name`` (its latest), ``name@v3``, ``name@alias`` or ``name@newest``.
         loader: dstream's loader; it goes on where that of the save stood.
         allow_pickles: also load objects whose loading runs code that is stored with them.
+        direct: ``cuda`` or ``cuda:N``: from a repository on a local file system, tensors are read
+            straight into this GPU's memory by kvikio, past their checksums; see docs/gpu.md.
         planner: torch's, for its options.
         process_group: torch's; all ranks by default.
 
@@ -143,7 +151,9 @@ def load(
     """
     with opened(repo) as catalog:
         exact = _agreed(lambda: catalog.resolve(reference).label, process_group)
-        reader = StorageReader(catalog, exact, allow_pickles=allow_pickles)
+        meter = Meter()
+        tensors = None if direct is None else direct_tensors(direct, catalog.store.url, meter)
+        reader = StorageReader(catalog, exact, allow_pickles=allow_pickles, direct=tensors)
         try:
             with _plainly("load"):
                 dcp.load(
@@ -158,7 +168,7 @@ def load(
             if reader.failure is not None:
                 raise reader.failure from error
             raise
-        loaded = Loaded(reader.generation, reader.loader_state)
+        loaded = Loaded(reader.generation, reader.loader_state, device_reads(meter))
     if loader is not None:
         if loaded.loader_state is None:
             raise InvalidInputError(

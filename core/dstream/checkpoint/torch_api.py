@@ -42,6 +42,9 @@ ReaderBase = _storage.StorageReader
 StorageInfo = _filesystem._StorageInfo
 """Where torch's own reader of folders finds an item."""
 
+FakeTensorMode: Any = import_module("torch._subclasses.fake_tensor").FakeTensorMode
+"""Under it ``torch.load`` gives tensors without their bytes, and where these are."""
+
 METADATA_NAME = ".metadata"
 DCP_VERSION = "1.0.0"
 narrow = _shard.narrow_tensor_by_index

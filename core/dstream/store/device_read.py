@@ -167,11 +167,16 @@ class DeviceReader:
         return self._torch.cat(list(pieces))
 
     def typed(self, memory: Any, dtype: np.dtype[np.generic], shape: tuple[int, ...]) -> Any:
+        """The bytes as elements of a type of numpy's."""
+        return self.as_dtype(memory, self._torch.from_numpy(np.empty(0, dtype)).dtype).reshape(
+            shape
+        )
+
+    def as_dtype(self, memory: Any, dtype: Any) -> Any:
         """The bytes as elements; moved on the device where they lie across elements' borders."""
         if memory.storage_offset() % dtype.itemsize:
             memory = memory.clone()
-        example = self._torch.from_numpy(np.empty(0, dtype))
-        return memory.view(example.dtype).reshape(shape)
+        return memory.view(dtype)
 
     def _by_kvikio(self, path: Path, blocks: Cover, size_bytes: int) -> Any:
         wanted = blocks.stop_byte - blocks.start_byte
