@@ -1,4 +1,4 @@
-"""``arrays``: every ``.npy`` or safetensors file is one sample; its rows are a clip's frames."""
+"""``arrays``: every npy or safetensors file is one sample; its rows are the frames of a clip."""
 
 from __future__ import annotations
 
