@@ -18,6 +18,7 @@ from typing import Any
 import av
 import numpy as np
 from av.codec.context import ThreadType
+from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
 from dstream.media.decoders.nvdec import NvdecDevice
@@ -57,7 +58,10 @@ class _Frame:
         return self.memory.__dlpack_device__()
 
     def __dlpack__(self, **options: Any) -> Any:
-        return self.memory.__dlpack__(**options)
+        lent = self.memory
+        if lent.dtype == np.uint16:  # the strides that the package tells of P016
+            lent = as_strided(lent, strides=(lent.strides[0], 2 * lent.itemsize))
+        return lent.__dlpack__(**options)
 
     def GetPtrToPlane(self, plane: int) -> int:
         assert plane == 0
@@ -91,12 +95,10 @@ class _Decoder:
         frames = self._context.decode(coded)
         if coded is None:
             self._begin()
-        withheld = self._package.withholds
-        self._lent = [_Frame(frame) for frame in frames if frame.pts != withheld]
+        late, self._package.late = self._package.late, []
+        late += [frame for frame in frames if frame.pts != self._package.withholds]
+        self._lent = [_Frame(frame) for frame in late]
         return list(self._lent)
-
-    def SyncOnCUStream(self) -> None:
-        pass
 
 
 class StandIn:
@@ -117,6 +119,8 @@ class StandIn:
         self.on_decode: Callable[[], None] = lambda: None
         self.withholds: int | None = None
         """The pts of a frame that never comes out."""
+        self.late: list[Any] = []
+        """Frames of libav that come out with the next packet."""
         self.opened = 0
         self.alive: weakref.WeakSet[_Decoder] = weakref.WeakSet()
         self.asked = 0
@@ -141,7 +145,13 @@ class StandIn:
         }
 
     def CreateDecoder(
-        self, *, gpuid: int, codec: str, usedevicememory: bool, bWaitForSessionWarmUp: bool
+        self,
+        *,
+        gpuid: int,
+        codec: str,
+        cudastream: int,
+        usedevicememory: bool,
+        bWaitForSessionWarmUp: bool,
     ) -> _Decoder:
         decoder = _Decoder(self, codec)
         self.opened += 1

@@ -7,6 +7,7 @@ import os
 import threading
 from typing import Any
 
+import av
 import pytest
 
 from decoder_runs import Video
@@ -234,3 +235,14 @@ def test_the_choice_is_checked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
         with pytest.raises(InvalidInputError, match="decoder='auto'") as refused:
             decoder_choice("nvdec")
         assert REMEDIES[reason] in str(refused.value)
+
+
+def test_a_frame_that_an_earlier_run_left_behind_is_told(video: Video) -> None:
+    bench = Bench("auto")
+    assert bench.decode(video.run(frames=20)) == set()
+    stale = av.VideoFrame(64, 64, "yuv420p")
+    stale.pts = bench.package.withholds = 3
+    bench.package.late.append(stale)
+    assert bench.decode(video.run(frames=20)) == set()
+    assert bench.fallbacks == {"nvdec_failed": 1}
+    assert bench.sessions == {"opened": 1, "reused": 1, "poisoned": 1}

@@ -68,5 +68,6 @@ def test_calls_arrive_as_they_should(driver: Path) -> None:
         "h264 8": "Limits(min_width=48, max_width=4096, min_height=16, max_height=4096, "
         "max_macroblocks=65536)"
     }
-    run = [[TIMESTAMP, 7, 1, 0x11], [TIMESTAMP, 8, 2, 0x22], [TIMESTAMP | END, 0, 0, -1]]
-    assert packets == run * 4
+    end = [TIMESTAMP | END, 0, 0, -1]
+    runs = [[[TIMESTAMP, 7, first, 0x11], [TIMESTAMP, 8, first + 1, 0x22], end] for first in (1, 3)]
+    assert packets == [*runs[0], *runs[1]] * 2

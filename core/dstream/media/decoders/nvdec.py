@@ -192,8 +192,19 @@ def nvdec_device(gpu: int) -> NvdecDevice:
     return device
 
 
+def _own_stream(gpu: int) -> Any:
+    """A CUDA stream, by torch; None without it: then nothing is known to run on the default one."""
+    if importlib.util.find_spec("torch") is None:
+        return None
+    torch: Any = importlib.import_module("torch")
+    return torch.cuda.Stream(gpu) if torch.cuda.is_available() else None
+
+
 class NvdecSession:
     """One decoder. It serves one run after the other, each drained before the next begins.
+
+    It works on a CUDA stream of its own. On the default one it would wait, with every frame, for
+    the training steps that are queued there.
 
     Args:
         package: PyNvVideoCodec.
@@ -206,10 +217,13 @@ class NvdecSession:
 
     def __init__(self, package: Any, gpu: int, key: SessionKey) -> None:
         self._nvc, self._key = package, key
+        self._fed = 0
+        self._stream = _own_stream(gpu)
         # bWaitForSessionWarmUp chooses the overload that has the choice of memory.
         self._decoder = package.CreateDecoder(
             gpuid=gpu,
             codec=getattr(package.cudaVideoCodec, _CODECS[key.codec]),
+            cudastream=0 if self._stream is None else self._stream.cuda_stream,
             usedevicememory=key.on_device,
             bWaitForSessionWarmUp=False,
         )
@@ -232,29 +246,34 @@ class NvdecSession:
             NvdecError: a frame that no packet of the run can have given.
             Exception: whatever the package raises.
         """
-        left = set(range(len(packets)))
-        for number, data in enumerate(packets):
-            yield from self._feed(self._packet(number, data), left)
+        # Numbers instead of times: they survive any clock, and name one packet each of all runs,
+        # so that a frame that an earlier run left behind is told. From 1 on, since a decoder may
+        # take 0 for no time at all.
+        first = self._fed + 1
+        self._fed += len(packets)
+        left = set(range(first, first + len(packets)))
+        for number, data in enumerate(packets, first):
+            for told, frame in self._feed(self._packet(number, data), left):
+                yield told - first, frame
         end = self._nvc.PacketData()
         end.decode_flag = int(self._nvc.VideoPacketFlag.ENDOFSTREAM)
-        yield from self._feed(end, left)
+        for told, frame in self._feed(end, left):
+            yield told - first, frame
 
     def _packet(self, number: int, data: bytes) -> Any:
         packet = self._nvc.PacketData()
         packet.bsl = len(data)
         packet.bsl_data = np.frombuffer(data, np.uint8).ctypes.data
-        # Numbers instead of times: they survive any clock, and name one packet each. From 1 on,
-        # since a decoder may take 0 for no time at all.
-        packet.pts = packet.dts = number + 1
+        packet.pts = packet.dts = number
         packet.decode_flag = int(self._nvc.VideoPacketFlag.TIMESTAMP)
         return packet
 
     def _feed(self, packet: Any, left: set[int]) -> Iterator[tuple[int, Any]]:
         frames = self._decoder.Decode(packet)
-        if frames and not self._key.on_device:
-            self._decoder.SyncOnCUStream()  # copies to the host may still be on their way
+        if frames and not self._key.on_device and self._stream is not None:
+            self._stream.synchronize()  # copies to the host may still be on their way
         for frame in frames:
-            number = int(frame.getPTS()) - 1
+            number = int(frame.getPTS())
             if number not in left:
                 raise NvdecError(f"a frame of packet {number}, which gave one already or never was")
             left.discard(number)

@@ -136,7 +136,10 @@ class _DeviceSink(FrameSink):
 
     def _made(self, pts: int, frame: Any) -> list[Any]:
         torch, key = self._output.torch, self._key
-        surface = torch.from_dlpack(frame).reshape(-1, key.width)
+        # Rows lie without gaps. The strides that come along are not to be trusted: of P016 the
+        # package's source (PyNvVideoCodecUtils.hpp) says (width, 2), in elements.
+        shape = key.height * 3 // 2, key.width
+        surface = torch.from_dlpack(frame).as_strided(shape, (key.width, 1))
         luma, chroma = surface[: key.height], surface[key.height :]
         picture = Surface(luma, chroma.reshape(key.height // 2, -1, 2), key.bit_depth)
         made = []
