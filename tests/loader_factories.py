@@ -87,3 +87,16 @@ def own_loader(source: str, clips: int = 40) -> Any:
     import dstream
 
     return dstream.clips(source, frames=2, clips_per_file=clips).loader(2, workers=1)
+
+
+class Unclosable(Closable):
+    """Cannot be closed."""
+
+    def close(self) -> None:
+        raise OSError("a worker is gone")
+
+
+def leaving() -> Iterator[Any]:
+    """Ends the process, as a script without a guard does that parses arguments."""
+    yield batch()
+    raise SystemExit(7)

@@ -96,7 +96,10 @@ def run(
         int, typer.Option(metavar="N", min=1, help="Measure so often, each time anew.")
     ] = 1,
     step_ms: Annotated[
-        float, typer.Option(metavar="MS", min=0, help="Wait so long with each batch, as a step.")
+        float,
+        typer.Option(
+            metavar="MS", min=0, max=3_600_000, help="Wait so long with each batch, as a step."
+        ),
     ] = 0,
     clips: Annotated[
         int,
@@ -268,8 +271,8 @@ def run(
         prices=(get_price, put_price, egress_price),
         settings={**clip, **loading, **node, "batch_size": size, "step_ms": step_ms},
     )
-    outputs.write(call.out, document, recording)
     call.out.result(document.as_json(), bench_parts(document, details=details))
+    outputs.write(call.out, document, recording)
     return 3 if document.skipped else 0
 
 

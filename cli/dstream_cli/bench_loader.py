@@ -98,7 +98,7 @@ def report_parts(document: LoaderDocument) -> list[Part]:
     facts: list[tuple[str, object]] = [("batches", batches)]
     if run.samples_per_second is None:
         facts.append(("samples", "the batches do not tell: give --batch-size"))
-    else:
+    elif run.batches:
         facts.append(
             ("samples", f"{run.samples:,} by {run.samples_by}, {run.samples_per_second:.3g}/s")
         )

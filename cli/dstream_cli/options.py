@@ -41,12 +41,14 @@ Repo = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress and no messages.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Show a traceback with an error.")]
-GetPrice = Annotated[float, typer.Option(metavar="USD", help="Of 1,000 GET and HEAD requests.")]
+GetPrice = Annotated[
+    float, typer.Option(metavar="USD", min=0, help="Of 1,000 GET and HEAD requests.")
+]
 PutPrice = Annotated[
-    float, typer.Option(metavar="USD", help="Of 1,000 PUT, POST and LIST requests.")
+    float, typer.Option(metavar="USD", min=0, help="Of 1,000 PUT, POST and LIST requests.")
 ]
 EgressPrice = Annotated[
-    float, typer.Option(metavar="USD", help="Of 10^9 received bytes; 0 within a region.")
+    float, typer.Option(metavar="USD", min=0, help="Of 10^9 received bytes; 0 within a region.")
 ]
 Cache = Annotated[
     str,

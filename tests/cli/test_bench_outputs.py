@@ -80,4 +80,26 @@ def test_bench_finds_out_early_that_a_file_cannot_be_written(
     assert f"{option} " in ran.err
     assert "No such file or directory" in ran.err
     assert ran.out == ""
+    assert list(tmp_path.iterdir()) == []
     assert dstream("bench", "--compare", "a.json", "b.json", option, tmp_path / "file").code == 2
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+@pytest.mark.parametrize("option", ["--html", "--trace"])
+def test_a_disk_that_fills_up_costs_the_file_and_not_the_result(source: Path, option: str) -> None:
+    ran = dstream("bench", source, *QUICK, "--json", option, "/dev/full")
+    assert ran.code == 1
+    assert BenchDocument.parse(ran.out).whole.clips == 12
+    assert f"{option} /dev/full: No space left on device" in ran.err
+
+
+def test_a_run_that_fails_leaves_no_empty_file(tmp_path: Path) -> None:
+    (tmp_path / "none").mkdir()
+    page = tmp_path / "report.html"
+    assert dstream("bench", tmp_path / "none", *QUICK, "--html", page).code == 10
+    assert not page.exists()
+
+
+@pytest.mark.parametrize(("option", "value"), [("--egress-price", "nan"), ("--step-ms", "inf")])
+def test_prices_and_steps_are_numbers_that_can_be(source: Path, option: str, value: str) -> None:
+    assert dstream("bench", source, *QUICK, option, value).code == 2

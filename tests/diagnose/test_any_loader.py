@@ -120,6 +120,15 @@ class Sized:
         return 7
 
 
+class Unsized:
+    """Has neither a shape nor a length that can be told."""
+
+    shape = (None, 3)
+
+    def __len__(self) -> int:
+        raise RuntimeError("endless")
+
+
 @pytest.mark.parametrize(
     ("given", "samples", "size_bytes"),
     [
@@ -129,6 +138,10 @@ class Sized:
         ({"id": ["a", "b"], "video": np.zeros((2, 3), np.uint8)}, 2, 6),
         ({"id": ["a", "b", "c"]}, 3, None),
         ({"n": 3}, None, None),
+        (np.zeros((), np.int64), None, 8),
+        (Unsized(), None, None),
+        ({"a": {"video": np.zeros((4, 2), np.uint8)}, "id": ["x"]}, 4, 8),
+        ({"a": (np.zeros((4, 2), np.uint8),), "b": np.zeros(8, np.uint8)}, 8, 16),
         ([b"abc", b"de"], 2, 5),
         ([{"x": np.zeros(3, np.uint8)}] * 4, 4, 12),
         (Sized(), 7, None),
@@ -233,6 +246,8 @@ def test_what_the_loader_prints_is_not_in_the_result(capfd: pytest.CaptureFixtur
         ("loader_factories:generator", ("batches=0",), 2, "gave no batch"),
         ("loader_factories:generator", ("pages=1",), 2, "raised TypeError"),
         ("loader_factories:failing", ("after=7",), 2, "after 7 batches, raised OSError: the disk"),
+        ("loader_factories:Unclosable", (), 2, "closing the loader raised OSError: a worker"),
+        ("loader_factories:leaving", (), 2, "after 1 batches, raised SystemExit: 7"),
         ("loader_factories:absent", (), 10, "has no 'absent'"),
         ("loader_factories:itertools.absent", (), 10, "has no 'itertools.absent'"),
         ("no_such_module:make", (), 10, "there is no module 'no_such_module'"),

@@ -58,7 +58,7 @@ def find_factory(name: str) -> Factory:
         raise NotFoundError(
             f"--loader {name}: there is no module {where!r} on sys.path or in {here}", module=where
         ) from error
-    except Exception as error:  # the user's code may raise anything
+    except (Exception, SystemExit) as error:  # the user's code may raise anything
         raise _failed(name, "its module", error) from error
     for attribute in attributes.split("."):
         if not hasattr(found, attribute):
@@ -102,7 +102,7 @@ def measure(
     began_s = clock.monotonic_s()
     try:
         loader: Any = factory(**arguments)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise _failed(name, "the factory", error) from error
     made_s = clock.monotonic_s()
     if not hasattr(loader, "__iter__") and not hasattr(loader, "__getitem__"):
@@ -111,7 +111,7 @@ def measure(
         )
     with ExitStack() as stack:
         if hasattr(loader, "close"):
-            stack.callback(loader.close)
+            stack.callback(_close, name, loader)
         batches = stack.enter_context(closing(_guarded(name, loader, told)))
         first = next(batches, _END)
         first_s = clock.monotonic_s()
@@ -146,6 +146,13 @@ def measure(
     )
 
 
+def _close(name: str, loader: Any) -> None:
+    try:
+        loader.close()
+    except (Exception, SystemExit) as error:
+        raise _failed(name, "closing the loader", error) from error
+
+
 def _over(amount: float | None, whole: float) -> float | None:
     return None if amount is None else amount / whole
 
@@ -161,7 +168,7 @@ def _guarded(name: str, loader: Any, told: Callable[[int], None]) -> Generator[A
             taken += 1
             yield batch
             told(taken)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise _failed(name, f"the loader, after {taken:,} batches,", error) from error
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
-from typing import Any
+from operator import index
+from typing import Any, SupportsIndex
 
 _DEEPEST = 8
 """Nested containers beyond are not looked into: a batch may hold itself."""
@@ -14,8 +15,8 @@ def samples_of(batch: Any) -> tuple[int, str] | None:
     """Samples in a batch, and what of it told so; None where nothing does.
 
     The length of an array or tensor is that of its first axis. A mapping, tuple or list of arrays
-    has as many samples as its first array; any other list is a list of samples. An object with a
-    length, such as dstream's ``Batch``, has that many.
+    has as many samples as its first array, in nested mappings as well; any other list is a list of
+    samples. An object with a length, such as dstream's ``Batch``, has that many.
 
     >>> import numpy as np
     >>> video = np.zeros((8, 16, 3, 32, 32), np.uint8)
@@ -28,23 +29,34 @@ def samples_of(batch: Any) -> tuple[int, str] | None:
         return None
     if (length := _first_axis(batch)) is not None:
         return length, "its first axis"
-    items = batch.items() if isinstance(batch, Mapping) else _numbered(batch)
-    for name, value in items:
+    held = batch if isinstance(batch, Mapping | list | tuple) else ()
+    for where, value in _arrays(held, _DEEPEST):
         if (length := _first_axis(value)) is not None:
-            return length, f"the first axis of [{name!r}]"
+            return length, f"the first axis of {where}"
     if isinstance(batch, Mapping):
         sized = ((name, value) for name, value in batch.items() if isinstance(value, list | tuple))
         return next(((len(value), f"the length of [{name!r}]") for name, value in sized), None)
-    return (len(batch), "its length") if hasattr(batch, "__len__") else None
+    try:
+        return len(batch), "its length"
+    except Exception:  # without a length, or it fails, as that of an array without axes
+        return None
 
 
 def _first_axis(value: Any) -> int | None:
     shape = getattr(value, "shape", None)
-    return int(shape[0]) if isinstance(shape, Sequence) and shape else None
+    first = shape[0] if isinstance(shape, Sequence) and shape else None
+    return index(first) if isinstance(first, SupportsIndex) else None
 
 
-def _numbered(batch: Any) -> Any:
-    return enumerate(batch) if isinstance(batch, list | tuple) else ()
+def _arrays(batch: Any, deeper: int) -> Iterator[tuple[str, Any]]:
+    """What a batch holds, then what mappings and tuples in a mapping hold."""
+    nested = isinstance(batch, Mapping)
+    items: Iterable[tuple[Any, Any]] = batch.items() if nested else enumerate(batch)
+    named = [(f"[{name!r}]", value) for name, value in items]
+    yield from named
+    for name, value in named if nested and deeper else ():
+        if isinstance(value, Mapping | tuple):
+            yield from ((name + where, inner) for where, inner in _arrays(value, deeper - 1))
 
 
 def bytes_of(batch: Any) -> int | None:

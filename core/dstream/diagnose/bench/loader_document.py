@@ -165,11 +165,12 @@ def judge(run: LoaderRun, step_s: float, cores: float) -> LoaderVerdict:
         cores: that the loader's processes may use.
     """
     if run.batches < _FEWEST_BATCHES:
+        came = "1 batch" if run.batches == 1 else f"{run.batches} batches"
         ended = "the loader ended" if run.exhausted else "time was up"
         return LoaderVerdict(
             cause=LoaderCause.UNKNOWN,
             keeps_up=None,
-            sentence=f"Only {run.batches} batches came between the warm-up and when {ended}, which "
+            sentence=f"Only {came} came between the warm-up and when {ended}, which "
             "tells nothing: give the loader more data, --warmup less or --seconds more.",
         )
     step = f"a step of {1000 * step_s:.3g} ms"
