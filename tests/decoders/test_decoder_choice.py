@@ -6,13 +6,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import av
 import numpy as np
 import pytest
+from av.bitstream import BitStreamFilterContext
 
 from decoder_runs import Video
 from dstream.media.decoders.choice import Capabilities, Coding, Limits, refusal
 from dstream.media.decoders.nvdec_backend import feed_of
-from dstream.media.parameter_sets import is_progressive, parameter_sets
+from dstream.media.parameter_sets import is_progressive, parameter_sets, starts_at_corner
+from made_video import make_video
 
 HD = Limits(48, 4096, 16, 4096, 65536)
 UHD = Limits(144, 8192, 144, 8192, 262144)
@@ -43,6 +46,7 @@ BLACKWELL = Capabilities(4, {**HOPPER.formats, ("h264", 10): HD, ("av1", 8): UHD
         (Coding("prores", "yuv422p10le", 1920, 1080), BLACKWELL, "nvdec_no_prores"),
         (Coding("mpeg2video", "yuv420p", 720, 576), BLACKWELL, "nvdec_no_mpeg2video"),
         (Coding("h264", "yuv420p", 1920, 1080, is_interlaced=True), HOPPER, "nvdec_interlaced"),
+        (Coding("hevc", "yuv420p", 64, 64, starts_at_corner=False), HOPPER, "nvdec_cropped"),
         (Coding("h264", "yuv420p", 1919, 1080), HOPPER, "nvdec_odd_size"),
         (Coding("h264", "yuv420p", 32, 32), HOPPER, "nvdec_too_small"),
         (Coding("h264", "yuv420p", 4098, 1080), HOPPER, "nvdec_too_large"),
@@ -86,10 +90,43 @@ def test_fields_are_told_from_frames(
     assert feed.coding.is_interlaced is not expected
 
 
+@pytest.mark.parametrize("codec", ["libx264", "libx265"])
+@pytest.mark.parametrize(
+    ("cropped", "expected"), [("", True), ("right=4:bottom=2", True), ("left=2", False)]
+)
+def test_a_picture_that_begins_inside_the_coded_one_is_told(
+    tmp_path: Path, codec: str, cropped: str, expected: bool
+) -> None:
+    path = make_video(tmp_path / "v", codec=codec, frames=2, container="mpegts")
+    name = {"libx264": "h264", "libx265": "hevc"}[codec]
+    options = ":".join(f"crop_{side}" for side in cropped.split(":") if side)
+    with av.open(str(path)) as opened:
+        track = opened.streams.video[0]
+        rewritten = BitStreamFilterContext(f"{name}_metadata={options}".rstrip("="), track)
+        packet = next(opened.demux(track))
+        stream = b"".join(bytes(out) for out in rewritten.filter(packet))
+    assert starts_at_corner(name, parameter_sets(name, stream)) is expected
+
+
+@pytest.mark.parametrize("codec", ["h264", "vp9"])
+def test_packets_without_anything_to_feed_do_not_end_the_stream(tmp_path: Path, codec: str) -> None:
+    encoder = {"h264": "libx264", "vp9": "libvpx-vp9"}[codec]
+    run = Video(tmp_path / "v", codec=encoder, frames=10, gop=10).run(frames=10)
+    packets = list(run.packets)
+    nothing = bytes(4) if codec == "h264" else b""
+    packets[4] = replace(packets[4], data=nothing)
+    feed = feed_of(replace(run, packets=packets))
+    assert all(feed.packets)
+    assert feed.pts == tuple(p.pts for p in (*packets[:4], *packets[5:]))
+
+
 def test_unreadable_parameter_sets_are_not_trusted() -> None:
     rng = np.random.default_rng(5)
     for size in range(1, 40):
         is_progressive("h264", [b"\x67" + rng.bytes(size)])
+        starts_at_corner("hevc", [b"\x42\x01" + rng.bytes(size)])
+    assert not starts_at_corner("hevc", [])
+    assert not starts_at_corner("hevc", [b"\x42\x01" + bytes(12)])
     assert not is_progressive("h264", [])
     assert not is_progressive("h264", [b"\x67"])
     assert not is_progressive("h264", [b"\x67" + b"\xff" * 3])

@@ -1,8 +1,8 @@
-"""Parameter sets of H.264 and HEVC: which units they are, and whether they speak of fields."""
+"""Parameter sets of H.264 and HEVC: which units they are, what they say of fields and cropping."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from dstream.media.annexb import nal_units
 
@@ -11,7 +11,7 @@ _SEQUENCE = {"h264": 7, "hevc": 33}
 _HAS_CHROMA_FORMAT = frozenset({100, 110, 122, 244, 44, 83, 86, 118, 128, 138, 139, 134, 135})
 _CHROMA_444 = 3
 _LONGEST_CODE_BITS = 32
-_INTERLACED_SOURCE = 0x40
+_HEAD_BYTES = {"h264": 1, "hevc": 2}
 
 
 def parameter_sets(codec: str, stream: bytes) -> list[bytes]:
@@ -25,9 +25,25 @@ def is_progressive(codec: str, sets: Iterable[bytes]) -> bool:
 
     False as well where there is none, or one that cannot be read.
     """
-    reads = {"h264": _h264_is_progressive, "hevc": _hevc_is_progressive}[codec]
+    return _all_say(codec, sets, {"h264": _frames_only, "hevc": _hevc_is_progressive}[codec])
+
+
+def starts_at_corner(codec: str, sets: Iterable[bytes]) -> bool:
+    """Whether all of them crop nothing off a picture's left and top.
+
+    False as well where there is none, or one that cannot be read.
+    """
+    return _all_say(codec, sets, {"h264": _h264_at_corner, "hevc": _hevc_at_corner}[codec])
+
+
+def _all_say(codec: str, sets: Iterable[bytes], reads: Callable[[_Bits], bool]) -> bool:
     sequence = [unit for unit in sets if _kind(codec, unit) == _SEQUENCE[codec]]
-    return bool(sequence) and all(map(reads, sequence))
+    try:
+        return bool(sequence) and all(
+            reads(_Bits(_unescaped(unit)[_HEAD_BYTES[codec] :])) for unit in sequence
+        )
+    except ValueError:
+        return False
 
 
 def _kind(codec: str, unit: bytes | memoryview) -> int:
@@ -37,22 +53,46 @@ def _kind(codec: str, unit: bytes | memoryview) -> int:
     return unit[0] & 0x1F if codec == "h264" else unit[0] >> 1 & 0x3F
 
 
-def _h264_is_progressive(unit: bytes) -> bool:
-    """``frame_mbs_only_flag`` (ITU-T H.264 7.3.2.1.1)."""
-    try:
-        return _frames_only(_Bits(_unescaped(unit)[1:]))
-    except ValueError:
-        return False
-
-
-def _hevc_is_progressive(unit: bytes) -> bool:
+def _hevc_is_progressive(bits: _Bits) -> bool:
     """No ``general_interlaced_source_flag`` (ITU-T H.265 7.3.2.2, 7.3.3).
 
-    It follows the unit's head (2 bytes), a byte of identifiers, the profile (1) and its
-    compatibility flags (4).
+    It follows a byte of identifiers, the profile (1), its compatibility flags (4) and
+    ``general_progressive_source_flag``.
     """
-    plain = _unescaped(unit)
-    return len(plain) > 8 and plain[8] & _INTERLACED_SOURCE == 0
+    bits.take(49)
+    return bits.take(1) == 0
+
+
+def _hevc_at_corner(bits: _Bits) -> bool:
+    """Of the conformance window (ITU-T H.265 7.3.2.2.1)."""
+    bits.take(4)  # sps_video_parameter_set_id
+    layers = bits.take(3)  # sps_max_sub_layers_minus1
+    bits.take(1 + 96)  # nesting; the general profile, tier and level (7.3.3)
+    present = [bits.take(2) for _ in range(8 if layers else 0)][:layers]
+    for flags in present:
+        bits.take(88 * (flags >> 1) + 8 * (flags & 1))
+    bits.number()  # sps_seq_parameter_set_id
+    if bits.number() == _CHROMA_444:
+        bits.take(1)
+    bits.number()  # width and height
+    bits.number()
+    return _window_at_corner(bits)
+
+
+def _h264_at_corner(bits: _Bits) -> bool:
+    """Of ``frame_cropping`` (ITU-T H.264 7.3.2.1.1)."""
+    if not _frames_only(bits):
+        bits.take(1)
+    bits.take(1)  # direct_8x8_inference_flag
+    return _window_at_corner(bits)
+
+
+def _window_at_corner(bits: _Bits) -> bool:
+    """A flag, then what is cut off left, right, top and bottom."""
+    if not bits.take(1):
+        return True
+    left, _, top, _ = (bits.number() for _ in range(4))
+    return left == top == 0
 
 
 def _unescaped(unit: bytes) -> bytes:
@@ -95,6 +135,7 @@ class _Bits:
 
 
 def _frames_only(bits: _Bits) -> bool:
+    """``frame_mbs_only_flag`` (ITU-T H.264 7.3.2.1.1)."""
     profile = bits.take(8)
     bits.take(16)  # constraints, level
     bits.number()  # seq_parameter_set_id

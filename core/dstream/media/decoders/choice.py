@@ -6,11 +6,11 @@ names them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from dstream.format.index import VideoTrack
-from dstream.media.parameter_sets import is_progressive
+from dstream.media.parameter_sets import is_progressive, starts_at_corner
 
 NVDEC_CODECS = ("h264", "hevc", "vp9", "av1")
 """What is given to NVDEC at all. The rest is decoded on the CPU, whatever the device says."""
@@ -60,17 +60,25 @@ class Coding:
     height: int
     is_interlaced: bool = False
     """Or may be: field pictures come out of NVDEC deinterlaced, unlike those of a CPU."""
+    starts_at_corner: bool = True
+    """Nothing is cropped off left and top: PyNvVideoCodec copies from the first coded sample."""
 
 
-def coding_of(track: VideoTrack, sets: Iterable[bytes]) -> Coding:
+def coding_of(track: VideoTrack, sets: Sequence[bytes]) -> Coding:
     """What a run of a track needs.
 
     Args:
         track: says codec, pixels and size.
         sets: the parameter sets that its first packet comes with.
     """
-    interlaced = track.codec in ("h264", "hevc") and not is_progressive(track.codec, sets)
-    return Coding(track.codec, track.pix_fmt, track.width, track.height, interlaced)
+    coding = Coding(track.codec, track.pix_fmt, track.width, track.height)
+    if track.codec not in ("h264", "hevc"):
+        return coding
+    return replace(
+        coding,
+        is_interlaced=not is_progressive(track.codec, sets),
+        starts_at_corner=starts_at_corner(track.codec, sets),
+    )
 
 
 def refusal(coding: Coding, device: Capabilities) -> str | None:
@@ -92,6 +100,8 @@ def refusal(coding: Coding, device: Capabilities) -> str | None:
         return f"nvdec_no_{codec}_{_PROFILES.get((codec, coding.pix_fmt), coding.pix_fmt)}"
     if coding.is_interlaced:
         return "nvdec_interlaced"
+    if not coding.starts_at_corner:
+        return "nvdec_cropped"
     width, height = coding.width, coding.height
     if width % 2 or height % 2:
         return "nvdec_odd_size"

@@ -37,15 +37,17 @@ def feed_of(run: Run) -> Feed:
         MediaError: lengths that reach past their packet, damaged parameter sets.
     """
     track = run.track
-    fed = [packet for packet in run.packets if packet.data]
     if track.codec in ("h264", "hevc"):
         converter = annexb_of(track.codec, track.extradata)
-        packets = [converter.convert(packet.data) for packet in fed]
+        converted = [converter.convert(packet.data) for packet in run.packets]
         header = converter.header
     else:
-        packets = [bytes(packet.data) for packet in fed]
+        converted = [bytes(packet.data) for packet in run.packets]
         # av1C (AV1 in ISO base media, 2.3.3): four bytes, then the sequence header.
         header = track.extradata[_AV1C_HEAD_BYTES:] if track.codec == "av1" else b""
+    # A packet without bytes, or with empty units alone, would be taken for the stream's end.
+    fed = [(packet.pts, data) for packet, data in zip(run.packets, converted, strict=True) if data]
+    packets = [data for _, data in fed]
     if packets and header not in packets[0]:
         # H.264 may start at a recovery point, where FFmpeg's filter inserts nothing.
         packets[0] = header + packets[0]
@@ -57,7 +59,7 @@ def feed_of(run: Run) -> Feed:
         track.height,
         xxhash.xxh3_64_intdigest(b"".join(sets)),
     )
-    return Feed(coding_of(track, sets), tuple(packets), tuple(p.pts for p in fed), key)
+    return Feed(coding_of(track, sets), tuple(packets), tuple(pts for pts, _ in fed), key)
 
 
 class NvdecBackend:
