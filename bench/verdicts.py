@@ -76,10 +76,12 @@ def set_ups(cache: str) -> dict[str, Setup]:
         "throttling": Setup(Cause.THROTTLING, QUICK, "s3", Shape(delay_s=0.02, faults=(busy,))),
         "disk": Setup(Cause.DISK, cached, disk_bytes_per_s=1e6),
         "gops": Setup(Cause.LONG_GOPS, {"--frames": "8", "--resize": "128x128"}, "long"),
-        "threads": Setup(Cause.DECODE_THREADS, {"--resize": "128x128", "--workers": "1"}),
+        "threads": Setup(Cause.DECODE_THREADS, {"--resize": "128x128", "--workers": "1"}, "large"),
         "consumer": Setup(Cause.CONSUMER, {**QUICK, "--step-ms": "400"}),
         "queue": Setup(
-            Cause.QUEUE, {"--resize": "128x128", "--batch-size": "1", "--prefetch": "1"}
+            Cause.QUEUE,
+            {"--resize": "128x128", "--batch-size": "1", "--prefetch": "1"},
+            "large",
         ),
     }
 
@@ -177,20 +179,21 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--bucket", default="", help="without, those that need a server are left")
     parser.add_argument("--only", default="", help="names of set-ups, with commas")
-    parser.add_argument("--seconds", type=float, default=8, help="of each run")
+    parser.add_argument("--seconds", type=float, default=10, help="of each run")
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
     made: dict[str, Any] = {"duration_s": 60, "bit_rate": 1_000_000, "size": (480, 270)}
     short = make_bench_video(given.folder / "verdicts-gop30" / "0.mp4", gop=30, **made)
     long = make_bench_video(given.folder / "verdicts-gop250" / "0.mp4", gop=250, **made)
+    large = make_bench_video(given.folder / "verdicts-720p" / "0.mp4", duration_s=20, gop=30)
     with (
         tempfile.TemporaryDirectory() as work,
         in_bucket(given.bucket, short) if given.bucket else nullcontext("") as source,
     ):
-        repos = {name: f"{work}/{name}" for name in ("local", "long", "s3")}
-        ingest_in_place(repos["local"], str(short.parent))
-        ingest_in_place(repos["long"], str(long.parent))
+        repos = {name: f"{work}/{name}" for name in ("local", "long", "large", "s3")}
+        for name, video in (("local", short), ("long", long), ("large", large)):
+            ingest_in_place(repos[name], str(video.parent))
         if source:
             ingest_in_place(repos["s3"], source)
         rows = []
