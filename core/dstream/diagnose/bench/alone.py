@@ -173,7 +173,7 @@ class Alone:
                 held.append(unit)
             return len(unit.draws)
 
-        return self._pace(threads, lambda: work, self._clips.meter)
+        return self._pace(threads, lambda: work, self._clips.meter, warm=False)
 
     def decode(self, units: Units, threads: int) -> Pace:
         """Decode and convert what :meth:`fetch` of the same units fetched, from memory."""
@@ -219,7 +219,6 @@ class Alone:
             torch.cuda.synchronize()
             return size
 
-        work(0)  # the first one starts CUDA
         return self._pace(1, lambda: work, Meter())
 
     def _decoder(self, units: Units) -> ClipDecoder:
@@ -228,24 +227,33 @@ class Alone:
         settings, meter = units.reader.settings, units.reader.meter
         return ClipDecoder(settings.pixels, meter, clock=self._clock, choice=choice)
 
-    def _pace(self, threads: int, worker: Callable[[], Work], meter: Meter) -> Pace:
+    def _pace(
+        self, threads: int, worker: Callable[[], Work], meter: Meter, *, warm: bool = True
+    ) -> Pace:
         """Let threads begin work until the time is up, and count until the last one is done.
 
         So a link that they share is full all the time, however long each waits for its part.
+        ``warm``: the first work of each does not count; decoders cost a clip's time to begin.
         """
         numbers = itertools.count()
-        before, began_s = meter.snapshot(), self._clock.monotonic_s()
         outage = Outage(_PATIENCE_S, self._clips.source.name, meter, self._clock)
+        works = [worker() for _ in range(threads)]
 
-        def loop() -> int:
-            work = worker()
+        def one(work: Work) -> int:
             with patient(outage, lambda: False):
-                clips = work(next(numbers))
-                while self._clock.monotonic_s() - began_s < self._limit_s:
-                    clips += work(next(numbers))
-                return clips
+                return work(next(numbers))
 
         with ThreadPoolExecutor(threads) as pool:
-            clips = sum(done.result() for done in [pool.submit(loop) for _ in range(threads)])
+            if warm:
+                list(pool.map(one, works))
+            before, began_s = meter.snapshot(), self._clock.monotonic_s()
+
+            def many(work: Work) -> int:
+                clips = one(work)
+                while self._clock.monotonic_s() - began_s < self._limit_s:
+                    clips += one(work)
+                return clips
+
+            clips = sum(pool.map(many, works))
         seconds = max(self._clock.monotonic_s() - began_s, 1e-9)
         return Pace(clips, clips / seconds, meter.snapshot().minus(before))

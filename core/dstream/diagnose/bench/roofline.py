@@ -20,7 +20,7 @@ _LONGEST_S, _SHORTEST_S = 2.0, 0.2
 _PART = 1 / 8
 """Of the run's own time, what one measurement may take."""
 
-_MANY_FETCHERS = 128
+_MANY_FETCHERS = 64
 _AMPLIFIED = 2.0
 """Frames decoded for a delivered one, from which on decoding less is tried."""
 _MOST_PER_GOP = 16
