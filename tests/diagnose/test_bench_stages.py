@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dstream.diagnose.bench.accounting import explained_share, thread_times
-from dstream.diagnose.bench.alone import Pace
+from dstream.diagnose.bench.alone import Pace, undisturbed
 from dstream.diagnose.bench.document import Stage
 from dstream.diagnose.bench.limits import Pool
 from dstream.diagnose.bench.run import WholeRun
@@ -72,6 +72,22 @@ PACES = {
     ),
     Stage.COLLATE: pace(8, 8000.0),
 }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("whole", "rates", "taken"),
+    [
+        (9.0, [10.0, 100.0], 10),
+        (50.0, [10.0, 100.0], 100),
+        (50.0, [100.0, 10.0], 100),
+        (500.0, [100.0, 10.0], 100),
+    ],
+)
+def test_a_part_slower_than_the_whole_is_measured_again(
+    whole: float, rates: list[float], taken: float
+) -> None:
+    paces = iter([pace(4, rate) for rate in rates])
+    assert undisturbed(paces.__next__, whole).clips_per_second == taken
 
 
 def test_the_limits_of_a_run() -> None:

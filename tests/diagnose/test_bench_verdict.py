@@ -54,6 +54,10 @@ TABLE = {
         replace(run({}, 4.0, throttle_share=0.6), limits={Pool.DECODING: 100.0}),
         Cause.THROTTLING, None, None, 25.0, "60% of the requests",
     ),
+    "a part that is slower than the whole": (
+        run({Pool.DECODING: 65.0}, 418.0, fewer_frames=WhatIf("sampling", "keyframe", 570.0)),
+        Cause.UNKNOWN, None, None, 1.0, "65 clips/s alone, less than the whole with 418",
+    ),
     "slow disk, the store is faster": (
         run({Pool.FETCHING: 20.0}, 20.0, cache_share=0.97, uncached=80.0),
         Cause.DISK, "cache", "none", 4.0, "80 clips/s from the store",

@@ -74,9 +74,16 @@ def test_on_a_real_bucket(rgw_bucket: S3Place, monkeypatch: pytest.MonkeyPatch) 
     assert found["credentials"]["found"] == "from env, lasting"
 
 
-@pytest.mark.parametrize("folder", ["/proc", "/no/such/folder"])
-def test_a_disk_that_cannot_be_written(folder: str) -> None:
-    found = lines(dstream("doctor", "--cache", folder, "--json"))
+def test_a_cache_that_is_not_there_yet_is_measured_above_and_not_made(tmp_path: Path) -> None:
+    cache = tmp_path / "new" / "cache"
+    found = lines(dstream("doctor", "--cache", cache, "--json", *QUICK))
+    assert found["file system"]["found"].startswith(f"{tmp_path}, where {cache} would be made, is")
+    assert found["writing"]["value"] > 0
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_disk_that_cannot_be_written() -> None:
+    found = lines(dstream("doctor", "--cache", "/proc", "--json"))
     assert found["writing"]["verdict"] == "not measured"
     assert "--cache" in found["writing"]["remedy"]
     assert found["store"]["remedy"] == "dstream doctor s3://bucket/prefix"

@@ -29,12 +29,18 @@ class DiskChecks:
     """Measures one directory with a file of 128 MiB, which is deleted again.
 
     Args:
-        folder: an existing directory.
+        cache: the directory. One that does not exist yet is not made: what is above it is measured.
         clock: measures.
     """
 
-    folder: Path
+    cache: Path
     clock: Clock
+
+    @property
+    def folder(self) -> Path:
+        """The directory, or the nearest one above it that exists."""
+        wanted = self.cache.absolute()
+        return next(path for path in (wanted, *wanted.parents) if path.exists())
 
     def run(self, page: Page) -> None:
         """Add a line for every check."""
@@ -49,11 +55,13 @@ class DiskChecks:
     def _file_system(self, page: Page) -> None:
         kind = mounted(self.folder.resolve(), Path("/proc/mounts").read_text())
         network = kind in _NETWORK
+        is_there = self.folder == self.cache.absolute()
+        where = "" if is_there else f", where {self.cache} would be made,"
         page.add(
             Finding(
                 Gap.CACHE,
                 "file system",
-                f"{self.folder} is on {kind}",
+                f"{self.folder}{where} is on {kind}",
                 Verdict.WEAK if network else Verdict.GOOD,
                 "a cache wants a disk of the node, not a network mount" if network else "",
             )

@@ -6,9 +6,10 @@ import importlib.util
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 
 from dstream.clock import Clock
-from dstream.diagnose.bench.alone import Alone, Pace, Units
+from dstream.diagnose.bench.alone import Alone, Pace, Units, undisturbed
 from dstream.diagnose.bench.document import Stage
 from dstream.diagnose.bench.limits import Measured, Pool, WhatIf
 from dstream.diagnose.bench.stages import Found
@@ -69,7 +70,8 @@ class Roofline:
         if self._has_cache:
             self._try(Stage.CACHE, self._cache)
         if Stage.FETCH in found.paces:
-            self._try(Stage.DECODE, lambda: alone.decode(units, settings.workers))
+            decode, whole = partial(alone.decode, units, settings.workers), found.whole
+            self._try(Stage.DECODE, lambda: undisturbed(decode, whole.clips_per_second))
             self._try(Stage.COLLATE, lambda: alone.collate(units))
         clip_bytes = report.bytes_delivered // max(1, report.clips)
         if no_gpu := why_no_gpu():

@@ -16,6 +16,8 @@ _EXPLAINED = 0.75
 """A limit explains a run that comes this near to it, and threads that are busy so much of it."""
 _HELPS = 1.25
 """What a changed setting has to bring alone before it is advised."""
+_BEYOND = 1.25
+"""A run that exceeds what decoding can give alone by so much says that this was measured badly."""
 _THROTTLED = 0.01
 _MUCH_THROTTLED = 0.1
 _AMPLE = 8
@@ -108,6 +110,11 @@ def _delay(run: Measured, limit: float, more: WhatIf) -> Verdict:
 
 def _decoding(run: Measured, limit: float) -> Verdict:
     """Decoding is slowest, or the CPUs are, which do little else."""
+    if run.clips_per_second > _BEYOND * limit:
+        what = "Something else on this machine was in the way of the measuring"
+        evidence = f"decoding gives {_rate(limit)} alone, less than the whole with "
+        evidence += _rate(run.clips_per_second)
+        return _verdict(run, Cause.UNKNOWN, what, evidence, advice="measure on a quieter machine")
     alone = f"{_threads(run.workers)} give {_rate(run.limits.get(Pool.DECODING, limit))} alone"
     remedies = [
         (_threads_verdict(run, run.more_workers, alone) if run.more_workers else None),
@@ -255,7 +262,13 @@ def _verdict(
 
 
 def _rate(clips_per_second: float) -> str:
-    return f"{clips_per_second:.3g} clips/s"
+    """Three figures, and all of a larger number.
+
+    >>> _rate(65.23), _rate(1638.2)
+    ('65.2 clips/s', '1,638 clips/s')
+    """
+    number = f"{clips_per_second:,.0f}" if clips_per_second >= 1000 else f"{clips_per_second:.3g}"
+    return f"{number} clips/s"
 
 
 def _megabytes(run: Measured, clips_per_second: float) -> str:
