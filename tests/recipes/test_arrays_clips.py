@@ -203,6 +203,14 @@ def test_rows_of_different_forms_share_no_batch(tmp_path: Path) -> None:
         opened(tmp_path, resize=8).clip("a.npy")
 
 
+def test_orders_of_bytes_share_a_batch(tmp_path: Path) -> None:
+    array = some_array("<f4", (4, 3))
+    made(tmp_path, {"a.npy": npy(array), "b.npy": npy(array.astype(">f4"))})
+    with opened(tmp_path).loader(2) as loader:
+        (batch,) = loader
+    np.testing.assert_array_equal(batch.video, np.stack([array, array]))
+
+
 def test_a_folder_without_arrays_says_what_is_taken(tmp_path: Path) -> None:
     fill(tmp_path / "source", {"a.txt": b"x"})
     found = place(tmp_path / "repo", tmp_path / "source")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -20,15 +20,17 @@ class Picture:
     shape: tuple[int, ...]
     """(channels, height, width), or that of an array's row."""
     dtype: np.dtype[np.generic]
-    rows: str = ""
-    """Element type and shape of an array's row; empty for pictures."""
+    elements: str = ""
+    """Type of an array's elements, which numpy may lack; empty for pictures."""
+    rows: str = field(default="", compare=False)
+    """How the array's rows are stored, in which order of bytes too; empty for pictures."""
 
 
 def picture_of(track: VideoTrack, settings: PixelSettings) -> Picture:
     """The form of the frames that a track gives."""
     form = row_form(track.pix_fmt)
-    rows = "" if form is None else str(form)
-    return Picture(output_shape(track, settings), output_dtype(track, settings), rows)
+    elements, rows = ("", "") if form is None else (form.dtype, str(form))
+    return Picture(output_shape(track, settings), output_dtype(track, settings), elements, rows)
 
 
 def check_same(one: Picture, one_key: str, other: Picture, other_key: str) -> None:
