@@ -149,14 +149,17 @@ def draw_places(paths: list[Path], frames: int, seed: int) -> Iterator[Place]:
         yield Place(path, int(generator.integers(0, frames - FRAMES)))
 
 
-def turn_rate(stream: Iterator[object], warm: int, clips: int, limit_s: float) -> float:
-    """Clips a second after the first ``warm``."""
+def turn_rate(
+    stream: Iterator[object], warm: int, clips: int, limit_s: float, at_once: int = 1
+) -> float:
+    """Clips a second after the first ``warm``; whole rounds of ``at_once`` clips."""
     for _ in range(warm):
         next(stream)
     began_s, count = time.perf_counter(), 0
     while count < clips and time.perf_counter() - began_s < limit_s:
-        next(stream)
-        count += 1
+        for _ in range(at_once):
+            next(stream)
+        count += at_once
     return count / (time.perf_counter() - began_s)
 
 
@@ -169,12 +172,12 @@ def take_turns(
         for entry in entries:
             places = draw_places(paths, frames, seed=100 + round_number)
             stream = entry.stream(places)
-            warm, clips = 4, arguments.clips if counted else 2
+            warm, clips, at_once = 4, arguments.clips if counted else 2, 1
             if entry.kind == "several" and counted:
                 # Whole rounds of the eight groups that are under way at a time: most of their
                 # clips come at once, after a while in which none does.
-                warm, clips = _ROUND_CLIPS, 2 * _ROUND_CLIPS
-            rate = turn_rate(stream, warm, clips, arguments.limit_s)
+                warm, clips, at_once = _ROUND_CLIPS, 2 * _ROUND_CLIPS, _ROUND_CLIPS
+            rate = turn_rate(stream, warm, clips, arguments.limit_s, at_once)
             stream.close()
             if counted:
                 entry.rates.append(rate)

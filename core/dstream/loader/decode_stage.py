@@ -126,6 +126,7 @@ class DecodeStage:
         self._meter.event("deadline", "decode")
         if worker.thread is not None:
             worker.decoder.lose(worker.thread)
+        self._work.end_early(job)
         self._fetch.release(job)
         sample = job.planned.sample
         error = MediaError(
@@ -243,6 +244,7 @@ class DecodeStage:
             reason = "group-decode"  # alone, the clip at fault says what is wrong
         with self._work.changed:
             worker.job = None
+            self._work.end_early(fetched)
             if worker.is_abandoned:
                 return True
         self._fetch.release(fetched)

@@ -85,6 +85,7 @@ class Pipeline:
             lambda step: PendingBatch(step, reader.settings, pool),
             settings.prefetch,
             self._tuner.limit,
+            settings.workers,
         )
         self._fetch = FetchStage(
             reader, order, self._budget, failures, sharing, self._work.retake, clock

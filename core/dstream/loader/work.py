@@ -57,6 +57,8 @@ class Fetched:
     """Of its extents, or of its group's; empty where another clip of the group leads."""
     shared: GroupPlan | None = field(default=None, compare=False)
     """What its group reads, if it leads one."""
+    is_early: bool = field(default=False, compare=False)
+    """It is being decoded before it is due."""
 
     @property
     def size_bytes(self) -> int:
@@ -82,6 +84,7 @@ class Work:
         prefetch: batches that may be decoded ahead of the one in use.
         fetch_limit: clips that may be fetched at the same time, and how many reads beyond the
             prefetched batches may be here.
+        decoders: threads that call :meth:`next_job`.
     """
 
     def __init__(
@@ -92,11 +95,12 @@ class Work:
         make_batch: Callable[[Step], PendingBatch],
         prefetch: int,
         fetch_limit: int,
+        decoders: int,
     ) -> None:
         self._steps, self._make_batch = drawn_steps(steps, order), make_batch
         self._sharing, self._prefetch = sharing, prefetch
-        self._fetch_limit = fetch_limit
-        self._fetching = 0
+        self._fetch_limit, self._decoders = fetch_limit, decoders
+        self._fetching = self._early = 0
         self.changed = threading.Condition()
         """Guards everything here; notified at each change."""
         self._tasks: deque[Task] = deque()
@@ -237,6 +241,7 @@ class Work:
                     if early is not None:
                         self._fetched.remove(early)
                         heapq.heapify(self._fetched)
+                        early.is_early, self._early = True, self._early + 1
                         return early
                     self.changed.wait()
                 return None
@@ -250,7 +255,15 @@ class Work:
     def _may_decode(self) -> bool:
         return bool(self._fetched) and self.is_due(self._fetched[0].task)
 
+    def end_early(self, fetched: Fetched) -> None:
+        """A group that may have been taken before it was due is decoded, or given up."""
+        with self.changed:
+            self._early -= fetched.is_early
+            fetched.is_early = False
+
     def _early_group(self) -> Fetched | None:
+        if self._early >= max(1, self._decoders - 1):
+            return None  # one stays at hand for what becomes due meanwhile
         groups = (fetched for fetched in self._fetched if fetched.shared is not None)
         first = min(groups, default=None)
         if first is None or first.shared is None or not self._sharing.has_room(first.shared):
