@@ -18,16 +18,18 @@ def bench_compare(call: Common, a: str, b: str) -> int:
     """Compare the documents in the files ``a`` with those in ``b``, each ``FILE[,FILE...]``."""
     from dstream.diagnose.bench.compare import compare
 
-    found = compare(_side(a), _side(b))
+    found = compare(_side("A", a), _side("B", b))
     call.out.result(found, report_parts(found))
     return 0
 
 
-def _side(files: str) -> Side:
+def _side(side: str, files: str) -> Side:
     from dstream.diagnose.bench.compare import parse_bench, side_of
 
-    documents = []
-    for name in files.split(","):
+    documents, names = [], files.split(",")
+    if len(set(names)) < len(names):
+        raise InvalidInputError(f"{side} has a file twice: one run counts once", files=files)
+    for name in names:
         try:
             documents.append(parse_bench(Path(name).read_text(encoding="utf-8")))
         except FileNotFoundError as error:
@@ -60,4 +62,6 @@ def _rows(changes: Sequence[Change]) -> list[tuple[str, str, str]]:
 def _shown(value: object) -> str:
     if value is None:
         return "-"
-    return f"{value:,.4g}" if isinstance(value, float) else str(value)
+    if not isinstance(value, float):
+        return str(value)
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"

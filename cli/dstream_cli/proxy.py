@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import subprocess
-from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dstream.errors import InvalidInputError, NotFoundError
+from dstream.errors import InvalidInputError, NotFoundError, StorageError
 from dstream_cli.options import (
     Debug,
     EgressPrice,
@@ -93,15 +92,58 @@ def run(
         tuple(parse_fault(text) for text in fault or ()),
         seed,
     )
-    with ExitStack() as stack:
-        lines = stack.enter_context(Path(log).open("w", encoding="utf-8")) if log else None
-        proxy = MeasuringProxy(user_upstream(upstream or None), shape, log=lines)
-        with proxy.serving():
-            exit_code = _run(command, proxy.environment(os.environ), to_stderr=json)
-            report = proxy.report(Prices(get_price, put_price, egress_price))
+    lines = _Lines(log) if log else None
+    proxy = MeasuringProxy(user_upstream(upstream or None), shape, log=lines)
+    with proxy.serving():
+        exit_code = _run(command, proxy.environment(os.environ), to_stderr=json)
+        report = proxy.report(Prices(get_price, put_price, egress_price))
     document = {"schema": SCHEMA, "command": command, "exit_code": exit_code, "report": report}
     call.out.result(document, report_parts(report))
+    if lines is not None:
+        lines.close()
     return exit_code
+
+
+class _Lines:
+    """The file of ``--log``. That a disk fills up costs no request and no report.
+
+    Raises:
+        InvalidInputError: it cannot be made.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._error: OSError | None = None
+        try:
+            self._file = Path(name).open("w", encoding="utf-8")
+        except OSError as error:
+            raise InvalidInputError(
+                f"--log {name}: {error.strerror or error}", path=name
+            ) from error
+
+    def write(self, text: str) -> None:
+        """Write, until it fails once."""
+        try:
+            if self._error is None:
+                self._file.write(text)
+        except OSError as error:
+            self._error = error
+
+    def close(self) -> None:
+        """End the file.
+
+        Raises:
+            StorageError: it is not complete.
+        """
+        try:
+            self._file.close()
+        except OSError as error:
+            self._error = self._error or error
+        if self._error is not None:
+            raise StorageError(
+                f"--log {self._name}: {self._error.strerror or self._error}; it is not complete",
+                path=self._name,
+            ) from self._error
 
 
 def _run(command: list[str], environment: dict[str, str], *, to_stderr: bool) -> int:

@@ -87,6 +87,8 @@ class Output:
         except BrokenPipeError:
             raise
         except OSError as error:
+            if error.filename is not None:
+                raise  # of a file, which is not stdout
             raise StorageError(
                 f"the result cannot be written to standard output: {error.strerror or error}",
                 errno=error.errno,

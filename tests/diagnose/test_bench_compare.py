@@ -116,7 +116,7 @@ def test_the_repeats_that_it_asks_for_do_show_five_percent() -> None:
         ((10, 10, 10, 10), (10, 10, 10, 10), "To see 5% you need about 4 repeats of each."),
         ((10, 30, 90, 10), (10, 30, 90, 30), "The runs scatter too much to see 5%: make them"),
         ((10, 11, 12), (20, 22, 24), "Too few repeats to tell: B is 2.00 times A by 3 and 3, 90%"),
-        ((10,), (20,), "Too few repeats to tell"),
+        ((10,), (20,), "Too few repeats to tell: B is 2.00 times A by 1 and 1. Give"),
     ],
 )
 def test_the_sentence(a: tuple[float, ...], b: tuple[float, ...], told: str) -> None:
@@ -219,9 +219,22 @@ def test_files_that_are_no_benches_are_named(tmp_path: Path) -> None:
     (tmp_path / "text").write_text("fast")
     (tmp_path / "other").write_text('{"schema": "dstream.bench/9"}')
     (tmp_path / "binary").write_bytes(b"\xff\xfe")
-    for name, code in (("text", 2), ("other", 2), ("binary", 2), ("absent", 10)):
+    (tmp_path / "deep").write_text("[" * 100_000)
+    empty = {"schema": "dstream.bench-loader/1", "target": "a:b", "settings": {}, "versions": {},
+             "cores": 2.0, "runs": [], "unit": "samples/s", "repeats": [],
+             "verdict": {"cause": "cpu", "keeps_up": None, "sentence": ""}}  # fmt: skip
+    (tmp_path / "empty").write_text(json.dumps(empty))
+    names = ("text", "other", "binary", "deep", "empty")
+    for name, code in (*((name, 2) for name in names), ("absent", 10)):
         ran = dstream("bench", "--compare", tmp_path / "good", tmp_path / name)
         assert ran.code == code
         assert f"{tmp_path / name}" in ran.err
     with pytest.raises(InvalidInputError):
         parse_bench("[1]")
+
+
+def test_a_file_given_twice_is_not_two_runs(tmp_path: Path) -> None:
+    (tmp_path / "a").write_text(json.dumps(bench(1, 2).as_json()))
+    ran = dstream("bench", "--compare", f"{tmp_path}/a,{tmp_path}/a", tmp_path / "a")
+    assert ran.code == 2
+    assert "A has a file twice" in ran.err

@@ -336,6 +336,17 @@ def test_a_command_that_uses_no_s3_is_told_so(upstream: S3Place) -> None:
     )
 
 
+def test_a_log_that_cannot_be_written_costs_no_report(upstream: S3Place, tmp_path: Path) -> None:
+    absent = dstream("proxy", "--log", tmp_path / "none" / "log", "--", "true")
+    assert (absent.code, absent.out) == (2, "")
+    assert "none/log: No such file or directory" in absent.err
+    code = f"import boto3; boto3.client('s3').list_objects_v2(Bucket='{upstream.bucket}')"
+    ran = dstream("proxy", "--log", "/dev/full", "--json", "--", sys.executable, "-c", code)
+    assert ran.code == 1
+    assert ran.document()["report"]["requests"] == 1
+    assert "--log /dev/full: No space left on device; it is not complete" in ran.err
+
+
 def test_no_thread_stays_behind(upstream: S3Place) -> None:
     before = threading.active_count()
     assert dstream("proxy", "--", "true").code == 0

@@ -14,11 +14,11 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import IO, Any
+from typing import Any
 
 from dstream.clock import Clock, SystemClock
 from dstream.diagnose.prices import Prices
-from dstream.diagnose.relay import Relay, Settings
+from dstream.diagnose.relay import Log, Relay, Settings
 from dstream.diagnose.shaping import Shape
 from dstream.diagnose.sigv4 import Key
 from dstream.diagnose.traffic import Traffic, TrafficReport
@@ -67,7 +67,7 @@ class MeasuringProxy:
         shape: Shape | None = None,
         *,
         clock: Clock | None = None,
-        log: IO[str] | None = None,
+        log: Log | None = None,
     ) -> None:
         clock = clock or SystemClock()
         self.key = Key("DSTREAM" + secrets.token_hex(6).upper(), secrets.token_urlsafe(30))

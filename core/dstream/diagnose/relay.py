@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from http.server import BaseHTTPRequestHandler
-from typing import IO, TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 from xml.sax.saxutils import escape
 
 from dstream.clock import Clock
@@ -29,6 +29,13 @@ if TYPE_CHECKING:
 _HOP_BY_HOP = {"connection", "keep-alive", "transfer-encoding", "content-length", "upgrade"}
 
 
+class Log(Protocol):
+    """What lines are written to."""
+
+    def write(self, text: str, /) -> object:
+        """Write a whole line. What it raises ends a connection."""
+
+
 @dataclass(slots=True)
 class Settings:
     """What all connections of one proxy share."""
@@ -39,7 +46,7 @@ class Settings:
     shape: Shape
     clock: Clock
     traffic: Traffic
-    log: IO[str] | None = None
+    log: Log | None = None
     """Gets one JSON line for every request."""
     lock: threading.Lock = field(default_factory=threading.Lock)
     numbers: int = 0

@@ -73,10 +73,13 @@ def parse_bench(text: str) -> Document:
     """
     try:
         found = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InvalidInputError(f"it is no JSON: {error}") from error
     if isinstance(found, Mapping) and found.get("schema") == loader_document.SCHEMA:
-        return LoaderDocument.parse(found)
+        measured = LoaderDocument.parse(found)
+        if not measured.runs:
+            raise InvalidInputError("it holds no run: run the bench again")
+        return measured
     return BenchDocument.parse(found)
 
 
@@ -193,8 +196,9 @@ def tell(ratio: Ratio, runs_a: int, runs_b: int) -> str:
     factor = f"B is {_times(ratio.ratio)} times A"
     interval = f"{ratio.confidence:.0%} interval {_times(ratio.low)} to {_times(ratio.high)}"
     if ratio.differs is None:
+        counts = f"by {runs_a} and {runs_b}" + (f", {interval}" if ratio.confidence else "")
         return (
-            f"Too few repeats to tell: {factor} by {runs_a} and {runs_b}, {interval}. "
+            f"Too few repeats to tell: {factor} {counts}. "
             f"Give --repeat {FEWEST_REPEATS} or more to both."
         )
     if ratio.differs:
