@@ -11,8 +11,9 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-MOST_BYTES = 8192
-"""Of a head; a longer one is left to http.client, which has bounds of its own."""
+MOST_BYTES = 2048
+"""Of a head, and of what is received with it: so much of a body is copied once more. A longer head
+is left to http.client, which has bounds of its own."""
 
 _MOST_DIGITS = 18
 _PLAIN = re.compile(
