@@ -77,7 +77,7 @@ TABLE = {
         run(
             {Pool.DECODING: 50.0}, 49.0, workers=1, more_workers=WhatIf("workers", "2", 98.0),
         ),
-        Cause.DECODE_THREADS, "workers", "2", 98 / 50, "1 thread give",
+        Cause.DECODE_THREADS, "workers", "2", 98 / 50, "1 thread gives 50 clips/s alone, 2 give 98",
     ),
     "long GOPs and one thread: what gains more": (
         run(
@@ -92,6 +92,10 @@ TABLE = {
     ),
     "all CPUs decode, and fetching is next": (
         run({Pool.FETCHING: 120.0}, 98.0), Cause.CPU, None, "3 CPUs", 1.2, "up to fetching",
+    ),
+    "one decode thread, and others use the CPUs": (
+        run({Pool.DECODING: 50.0}, 49.0, workers=1, more_workers=WhatIf("workers", "2", 51.0)),
+        Cause.CPU, None, "4 CPUs", 2.0, "1 thread gives 50 clips/s alone, 2 give 51",
     ),
     "slow consumer": (
         run({Pool.CONSUMING: 20.0}, 19.9, step_s=0.4, stall_share=0.01),

@@ -115,14 +115,22 @@ def _decoding(run: Measured, limit: float) -> Verdict:
         evidence = f"decoding gives {_rate(limit)} alone, less than the whole with "
         evidence += _rate(run.clips_per_second)
         return _verdict(run, Cause.UNKNOWN, what, evidence, advice="measure on a quieter machine")
-    alone = f"{_threads(run.workers)} give {_rate(run.limits.get(Pool.DECODING, limit))} alone"
+    gives = "gives" if run.workers == 1 else "give"
+    rate = _rate(run.limits.get(Pool.DECODING, limit))
+    alone = f"{_threads(run.workers)} {gives} {rate} alone"
     remedies = [
-        (_threads_verdict(run, run.more_workers, alone) if run.more_workers else None),
-        (_frames_verdict(run, run.fewer_frames, alone) if run.fewer_frames else None),
+        _threads_verdict(run, run.more_workers, alone) if run.more_workers else None,
+        _frames_verdict(run, run.fewer_frames, alone) if run.fewer_frames else None,
     ]
     best = max(filter(None, remedies), key=lambda v: v.expected_gain, default=None)
     if best is not None and best.expected_gain >= _HELPS:
         return best
+    more_workers = run.more_workers
+    tried = (
+        f"and {run.cpus} CPUs are all there is"
+        if more_workers is None
+        else f"{more_workers.value} give {more_workers.clips_per_second:.3g}"
+    )
     # Decoding goes with the CPUs; nobody is told to buy more than twice as many at once.
     _, others = run.without({Pool.DECODING: math.inf, Pool.CPU: math.inf})
     wanted = math.ceil(run.cpus * min(2.0, others / limit))
@@ -131,7 +139,7 @@ def _decoding(run: Measured, limit: float) -> Verdict:
         run,
         Cause.CPU,
         "Decoding sets the pace",
-        f"{alone}, and {run.cpus} CPUs are all there is",
+        f"{alone}, {tried}",
         lifted={Pool.DECODING: more, Pool.CPU: more},
         new_value=f"{wanted} CPUs",
         advice=f"use {wanted} CPUs",
@@ -143,7 +151,7 @@ def _threads_verdict(run: Measured, more: WhatIf, alone: str) -> Verdict:
         run,
         Cause.DECODE_THREADS,
         "Decoding sets the pace with too few threads",
-        f"{alone}, {more.value} give {more.clips_per_second:.3g}, and there are {run.cpus} CPUs",
+        f"{alone}, {more.value} give {more.clips_per_second:.3g}",
         lifted={Pool.DECODING: more.clips_per_second},
         setting=more.setting,
         new_value=more.value,
