@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from numpy.typing import NDArray
 
+from dstream.loader.batch import ArrayMaker
 from dstream.loader.device_ring import DeviceBatches, Ring, SlotState
 from dstream.measure import Meter
 
@@ -206,3 +207,37 @@ def test_a_copy_that_fails_gives_its_slot_back() -> None:
     for _ in range(3):
         with pytest.raises(MemoryError):
             batches.put(np.zeros(8, np.uint8))
+
+
+class HostMemory:
+    """Torch's memory of the host as the device, with one stream for all."""
+
+    def __init__(self, torch: Any) -> None:
+        self._torch = torch
+
+    def allocate(self, size_bytes: int) -> Any:
+        return self._torch.zeros(size_bytes, dtype=self._torch.uint8)
+
+    def copy(self, target: Any, host: NDArray[np.generic], after: object) -> object:
+        target[: host.nbytes] = self._torch.from_numpy(host.reshape(-1).view(np.uint8))
+        return after
+
+    def give(self, event: object) -> object:
+        return event
+
+    def last_use(self, stream: object) -> object:
+        return stream
+
+    def expose(self, memory: Any, size_bytes: int, let_go: Callable[[], None]) -> Any:
+        return memory[:size_bytes]
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "uint16", "float32"])
+def test_clips_of_both_decoders_join_on_the_copying_stream(dtype: str) -> None:
+    torch: Any = pytest.importorskip("torch")
+    arrays, meter = ArrayMaker("torch"), Meter()
+    arrays._batches = DeviceBatches(HostMemory(torch), 2, meter)
+    clips = np.arange(48, dtype=dtype).reshape(3, 2, 8)
+    joined = arrays.stacked([clips[0], torch.from_numpy(clips[1]), clips[2]])
+    np.testing.assert_array_equal(joined.numpy(), clips)
+    assert meter.snapshot().sums["bytes.to_device"] == clips[0].nbytes * 2

@@ -162,14 +162,14 @@ class ArrayMaker:
         return host
 
     def stacked(self, rows: Sequence[Any]) -> Any:
-        """All clips as one; those that are no tensors yet are brought to the others' device."""
+        """All clips as one; those that are no tensors yet are brought to the others' device.
+
+        On the copying stream: a plain copy would wait for the training steps that are queued.
+        """
         device = next((row.device for row in rows if not isinstance(row, np.ndarray)), None)
         if device is None:
             return np.stack(rows)
-        moved = [
-            self._torch.from_numpy(row).to(device) if isinstance(row, np.ndarray) else row
-            for row in rows
-        ]
+        moved = [self.hand_over(row) if isinstance(row, np.ndarray) else row for row in rows]
         if device.type == "cuda":  # they were allocated by other threads
             for row in moved:
                 row.record_stream(self._torch.cuda.current_stream(device))
