@@ -10,6 +10,7 @@ import pytest
 import dstream
 from dstream.diagnose.finding import Verdict
 from dstream.diagnose.frame_checks import nvdec_finding
+from dstream.loader.batch import device_name
 from dstream.media.decoders import selection
 from dstream.media.decoders.nvdec import NvdecDevice
 from dstream.media.decoders.selection import DecoderChoice
@@ -124,3 +125,19 @@ def test_the_doctor_names_what_the_device_lacks() -> None:
     bad = nvdec_finding(NvdecDevice(0, lambda: None, broken, lambda: 1))
     assert bad.verdict is Verdict.BAD
     assert bad.remedy == "RuntimeError: Driver version is too old"
+
+
+def test_cuda_is_the_gpu_that_is_current_for_the_caller(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Decoding threads would take the first."""
+    torch: Any = pytest.importorskip("torch")
+    assert [device_name(each) for each in (None, "cpu", "cuda:1")] == [None, "cpu", "cuda:1"]
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 3)
+    assert device_name("cuda") == device_name(torch.device("cuda")) == "cuda:3"
+    assert device_name(torch.device("cuda:1")) == "cuda:1"
+
+
+def test_a_device_may_be_torchs(clips: dstream.Clips) -> None:
+    torch: Any = pytest.importorskip("torch")
+    with clips.loader(2, decoder="auto", device=torch.device("cpu"), array="torch") as loader:
+        assert next(loader).video.device.type == "cpu"

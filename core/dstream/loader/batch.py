@@ -130,7 +130,6 @@ class ArrayMaker:
         slots: int = 0,
         meter: Meter | None = None,
     ) -> None:
-        device = None if device is None else str(device)  # a torch.device is as good
         on_device = device not in (None, "cpu")
         if on_device and array == "numpy":
             raise InvalidInputError(f"device={device!r} needs array='torch', got 'numpy'")
@@ -201,6 +200,21 @@ class ArrayMaker:
                 f"torch {self._torch.__version__} has no {bits_of}; use array='numpy' for its bits"
             )
         return tensor.view(getattr(self._torch, bits_of))
+
+
+def device_name(device: object) -> str | None:
+    """A device as threads can be told: ``cuda`` gets the number that it has for the caller.
+
+    For every other thread it is ``cuda:0``, whatever ``torch.cuda.set_device`` was given.
+
+    Args:
+        device: a name, a ``torch.device``, or None.
+    """
+    name = None if device is None else str(device)
+    torch = _import_torch(required=False, skip=name != "cuda")
+    if torch is None or not torch.cuda.is_available():
+        return name
+    return f"cuda:{torch.cuda.current_device()}"
 
 
 def _import_torch(required: bool, skip: bool) -> Any:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from dstream.cache.cache import ExtentCache
 from dstream.clock import Clock, SystemClock
-from dstream.loader.batch import ArrayMaker, Clip, make_clip
+from dstream.loader.batch import ArrayMaker, Clip, device_name, make_clip
 from dstream.loader.direct import DirectRows, direct_rows
 from dstream.loader.failures import OnError
 from dstream.loader.groups import group_place
@@ -248,7 +248,7 @@ class Clips:
             max_outage_s: longest time to wait for a store that does not answer at all.
             decoder: ``cpu``; ``auto``: NVDEC for what it takes, the rest on the CPU, counted by
                 reason; ``nvdec``: nothing on the CPU.
-            device: ``cuda`` or ``cuda:N`` copies batches there.
+            device: ``cuda`` (the caller's current one) or ``cuda:N`` copies batches there.
             direct: arrays on this machine's disks are read straight into the GPU's memory, past
                 their checksums; see docs/gpu.md.
             array: ``torch`` or ``numpy``.
@@ -258,6 +258,7 @@ class Clips:
             InvalidInputError: there is no clip, sizes differ, or an argument is impossible.
         """
         place = place_of(rank, world_size, os.environ, group_place())
+        device = device_name(device)
         settings = LoaderSettings(
             workers=default_workers() if workers is None else workers,
             fetchers=fetchers,

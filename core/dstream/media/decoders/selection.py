@@ -54,10 +54,9 @@ def decoder_choice(name: str, device: str | None = None) -> DecoderChoice:
     """
     if name not in ("cpu", "nvdec", "auto"):
         raise InvalidInputError(f"decoder must be 'cpu', 'nvdec' or 'auto', got {name!r}")
-    place = str(device)  # a torch.device is as good
-    number = place.removeprefix("cuda:")
+    number = (device or "").removeprefix("cuda:")
     gpu = int(number) if number.isdecimal() else 0
-    on_device = place.startswith("cuda") and name != "cpu"
+    on_device = device is not None and device.startswith("cuda") and name != "cpu"
     choice = DecoderChoice(name, gpu, f"cuda:{gpu}" if on_device else None)  # type: ignore[arg-type]
     if name == "nvdec":
         absence = nvdec_device(choice.gpu).absence
