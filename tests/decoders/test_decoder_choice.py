@@ -47,6 +47,7 @@ BLACKWELL = Capabilities(4, {**HOPPER.formats, ("h264", 10): HD, ("av1", 8): UHD
         (Coding("mpeg2video", "yuv420p", 720, 576), BLACKWELL, "nvdec_no_mpeg2video"),
         (Coding("h264", "yuv420p", 1920, 1080, is_interlaced=True), HOPPER, "nvdec_interlaced"),
         (Coding("hevc", "yuv420p", 64, 64, starts_at_corner=False), HOPPER, "nvdec_cropped"),
+        (Coding("h264", "yuv420p", 64, 64, is_constant=False), HOPPER, "nvdec_changes"),
         (Coding("h264", "yuv420p", 1919, 1080), HOPPER, "nvdec_odd_size"),
         (Coding("h264", "yuv420p", 32, 32), HOPPER, "nvdec_too_small"),
         (Coding("h264", "yuv420p", 4098, 1080), HOPPER, "nvdec_too_large"),
@@ -106,6 +107,18 @@ def test_a_picture_that_begins_inside_the_coded_one_is_told(
         packet = next(opened.demux(track))
         stream = b"".join(bytes(out) for out in rewritten.filter(packet))
     assert starts_at_corner(name, parameter_sets(name, stream)) is expected
+
+
+@pytest.mark.parametrize("codec", ["libx264", "libx265"])
+def test_a_picture_size_that_changes_within_a_run_is_told(tmp_path: Path, codec: str) -> None:
+    made = {"codec": codec, "frames": 20, "gop": 10, "container": "mpegts"}
+    small, large = (
+        Video(tmp_path / f"{size}", size=size, **made).run(frames=20)
+        for size in ((128, 96), (160, 96))
+    )
+    assert feed_of(small).coding.is_constant
+    joined = replace(small, packets=[*small.packets, *large.packets])
+    assert not feed_of(joined).coding.is_constant
 
 
 @pytest.mark.parametrize("codec", ["h264", "vp9"])

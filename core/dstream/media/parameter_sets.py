@@ -20,6 +20,11 @@ def parameter_sets(codec: str, stream: bytes) -> list[bytes]:
     return [bytes(unit) for unit in nal_units(stream) if _kind(codec, unit) in kinds]
 
 
+def sequence_sets(codec: str, sets: Iterable[bytes]) -> set[bytes]:
+    """Those that say how large pictures are, among others."""
+    return {unit for unit in sets if _kind(codec, unit) == _SEQUENCE.get(codec)}
+
+
 def is_progressive(codec: str, sets: Iterable[bytes]) -> bool:
     """Whether all sequence parameter sets among ``sets`` speak of whole frames.
 
@@ -37,7 +42,7 @@ def starts_at_corner(codec: str, sets: Iterable[bytes]) -> bool:
 
 
 def _all_say(codec: str, sets: Iterable[bytes], reads: Callable[[_Bits], bool]) -> bool:
-    sequence = [unit for unit in sets if _kind(codec, unit) == _SEQUENCE[codec]]
+    sequence = sequence_sets(codec, sets)
     try:
         return bool(sequence) and all(
             reads(_Bits(_unescaped(unit)[_HEAD_BYTES[codec] :])) for unit in sequence

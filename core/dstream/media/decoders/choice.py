@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from dstream.format.index import VideoTrack
-from dstream.media.parameter_sets import is_progressive, starts_at_corner
+from dstream.media.parameter_sets import is_progressive, sequence_sets, starts_at_corner
 
 NVDEC_CODECS = ("h264", "hevc", "vp9", "av1")
 """What is given to NVDEC at all. The rest is decoded on the CPU, whatever the device says."""
@@ -62,14 +62,18 @@ class Coding:
     """Or may be: field pictures come out of NVDEC deinterlaced, unlike those of a CPU."""
     starts_at_corner: bool = True
     """Nothing is cropped off left and top: PyNvVideoCodec copies from the first coded sample."""
+    is_constant: bool = True
+    """No keyframe after the first brings another sequence parameter set: PyNvVideoCodec would scale
+    pictures of another size to that of the first."""
 
 
-def coding_of(track: VideoTrack, sets: Sequence[bytes]) -> Coding:
+def coding_of(track: VideoTrack, sets: Sequence[bytes], later: Sequence[bytes] = ()) -> Coding:
     """What a run of a track needs.
 
     Args:
         track: says codec, pixels and size.
         sets: the parameter sets that its first packet comes with.
+        later: those that other keyframes of the run come with.
     """
     coding = Coding(track.codec, track.pix_fmt, track.width, track.height)
     if track.codec not in ("h264", "hevc"):
@@ -78,6 +82,7 @@ def coding_of(track: VideoTrack, sets: Sequence[bytes]) -> Coding:
         coding,
         is_interlaced=not is_progressive(track.codec, sets),
         starts_at_corner=starts_at_corner(track.codec, sets),
+        is_constant=sequence_sets(track.codec, later) <= sequence_sets(track.codec, sets),
     )
 
 
@@ -102,6 +107,8 @@ def refusal(coding: Coding, device: Capabilities) -> str | None:
         return "nvdec_interlaced"
     if not coding.starts_at_corner:
         return "nvdec_cropped"
+    if not coding.is_constant:
+        return "nvdec_changes"
     width, height = coding.width, coding.height
     if width % 2 or height % 2:
         return "nvdec_odd_size"

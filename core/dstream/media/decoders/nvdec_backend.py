@@ -46,7 +46,7 @@ def feed_of(run: Run) -> Feed:
         # av1C (AV1 in ISO base media, 2.3.3): four bytes, then the sequence header.
         header = track.extradata[_AV1C_HEAD_BYTES:] if track.codec == "av1" else b""
     # A packet without bytes, or with empty units alone, would be taken for the stream's end.
-    fed = [(packet.pts, data) for packet, data in zip(run.packets, converted, strict=True) if data]
+    fed = [(packet, data) for packet, data in zip(run.packets, converted, strict=True) if data]
     packets = [data for _, data in fed]
     if packets and header not in packets[0]:
         # H.264 may start at a recovery point, where FFmpeg's filter inserts nothing.
@@ -59,7 +59,10 @@ def feed_of(run: Run) -> Feed:
         track.height,
         xxhash.xxh3_64_intdigest(b"".join(sets)),
     )
-    return Feed(coding_of(track, sets), tuple(packets), tuple(pts for pts, _ in fed), key)
+    keyframes = (data for packet, data in fed[1:] if packet.is_key)
+    later = [unit for data in keyframes for unit in parameter_sets(track.codec, data)]
+    pts = tuple(packet.pts for packet, _ in fed)
+    return Feed(coding_of(track, sets, later), tuple(packets), pts, key)
 
 
 class NvdecBackend:
