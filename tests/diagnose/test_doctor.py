@@ -74,6 +74,17 @@ def test_on_a_real_bucket(rgw_bucket: S3Place, monkeypatch: pytest.MonkeyPatch) 
     assert found["credentials"]["found"] == "from env, lasting"
 
 
+def test_small_objects_say_nothing_of_a_links_width(tmp_path: Path) -> None:
+    (tmp_path / "note.txt").write_bytes(bytes(9_000))
+    found = lines(dstream("doctor", tmp_path, "--cache", tmp_path, "--json", *QUICK))
+    for check in ("one stream", "16 streams"):
+        assert found[check]["verdict"] == "not measured"
+        assert "too small to tell" in found[check]["found"]
+    assert found["requests"]["value"] > 0
+    found = lines(dstream("doctor", tmp_path / "note.txt", "--cache", tmp_path, "--json", *QUICK))
+    assert found["store"]["found"].endswith("note.txt is a file")
+
+
 def test_a_cache_that_is_not_there_yet_is_measured_above_and_not_made(tmp_path: Path) -> None:
     cache = tmp_path / "new" / "cache"
     found = lines(dstream("doctor", "--cache", cache, "--json", *QUICK))

@@ -55,6 +55,10 @@ def examine(what: Examination, clock: Clock) -> list[Finding]:
 
 
 def _store(page: Page, what: Examination, url: str, clock: Clock) -> None:
+    if "://" not in url and Path(url).is_file():
+        remedy = "name the folder that it lies in"
+        page.add(Finding(Gap.STORE, "store", f"{url} is a file", Verdict.UNKNOWN, remedy))
+        return
     if url.lower().startswith("s3:"):
         credentials_finding(page, clock)
     with page.check(Gap.STORE, "store", "check the URL, the credentials and the endpoint"):

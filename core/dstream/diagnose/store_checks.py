@@ -111,29 +111,11 @@ class StoreChecks:
 
     def _rates(self, page: Page, info: ObjectInfo) -> None:
         one = self._rate(info, _RANGE_BYTES, 1)
-        page.add(
-            Finding(
-                Gap.STORE,
-                "one stream",
-                f"{format_bytes(one.bytes_per_s)}/s in ranges of {format_bytes(one.range_bytes)}",
-                graded(one.bytes_per_s, 50e6, 5e6),
-                "" if one.bytes_per_s >= 50e6 else "one connection is slow: read with many",
-                one.bytes_per_s,
-                "B/s",
-            )
-        )
+        slow = "one connection is slow: read with many"
+        page.add(_bandwidth("one stream", one, 50e6, 5e6, slow))
         many = self._rate(info, _RANGE_BYTES, THREADS)
-        page.add(
-            Finding(
-                Gap.STORE,
-                f"{THREADS} streams",
-                f"{format_bytes(many.bytes_per_s)}/s{_failures(many)}",
-                graded(many.bytes_per_s, 200e6, 20e6),
-                "" if many.bytes_per_s >= 200e6 else "the link is narrow: cache what is read again",
-                many.bytes_per_s,
-                "B/s",
-            )
-        )
+        narrow = "the link is narrow: cache what is read again"
+        page.add(_bandwidth(f"{THREADS} streams", many, 200e6, 20e6, narrow))
         small = self._rate(info, _SMALL_BYTES, THREADS)
         page.add(
             Finding(
@@ -209,6 +191,21 @@ class _Rate:
 
 
 _NEED_OBJECT = "name a folder or prefix with some files in it"
+_NEED_LARGE = f"name one with an object of {format_bytes(_RANGE_BYTES)} or more"
+
+
+def _bandwidth(name: str, rate: _Rate, good: float, weak: float, remedy: str) -> Finding:
+    """How wide a link is; pieces smaller than wanted say how far it is, and nothing of that."""
+    told = f"{format_bytes(rate.bytes_per_s)}/s in ranges of {format_bytes(rate.range_bytes)}"
+    told += _failures(rate)
+    if rate.range_bytes < _RANGE_BYTES:
+        told += ", the largest object: too small to tell the link's width"
+        return Finding(Gap.STORE, name, told, Verdict.UNKNOWN, _NEED_LARGE)
+    enough = rate.bytes_per_s >= good
+    verdict = graded(rate.bytes_per_s, good, weak)
+    return Finding(
+        Gap.STORE, name, told, verdict, "" if enough else remedy, rate.bytes_per_s, "B/s"
+    )
 
 
 def _failures(rate: _Rate) -> str:

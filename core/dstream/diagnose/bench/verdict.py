@@ -285,3 +285,7 @@ def _megabytes(run: Measured, clips_per_second: float) -> str:
 
 def _threads(count: int) -> str:
     return f"{count} thread" + ("" if count == 1 else "s")
+
+
+def _giving(threads: int) -> str:
+    return f"{_threads(threads)} {'gives' if threads == 1 else 'give'}"
