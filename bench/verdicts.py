@@ -72,7 +72,7 @@ def set_ups(cache: str) -> dict[str, Setup]:
     busy = Fault(FaultKind.SLOW_DOWN, 0.5)
     return {
         "delay": Setup(Cause.DELAY, {**QUICK, "--fetchers": "2"}, "s3", Shape(delay_s=0.1)),
-        "bandwidth": Setup(Cause.BANDWIDTH, QUICK, "s3", Shape(bytes_per_s=1e6)),
+        "bandwidth": Setup(Cause.BANDWIDTH, QUICK, "s3", Shape(bytes_per_s=2e6)),
         "throttling": Setup(Cause.THROTTLING, QUICK, "s3", Shape(delay_s=0.02, faults=(busy,))),
         "disk": Setup(Cause.DISK, cached, disk_bytes_per_s=1e6),
         "gops": Setup(Cause.LONG_GOPS, {"--frames": "8", "--resize": "128x128"}, "long"),
