@@ -10,6 +10,7 @@ import numpy as np
 from dstream.format.index import VideoIndex
 from dstream.format.index_codec import encode_index_group
 from dstream.loader.source import Sample
+from dstream.media.row_form import ARRAY_CODEC
 from dstream.units import format_bytes, format_duration
 from dstream_cli.plain import counted, sparkline
 from dstream_cli.render import Facts, Part
@@ -134,7 +135,27 @@ def _pixels(track: Document) -> str:
 
 
 def _track_parts(track: Document, title: str) -> list[Part]:
-    gops, index = track["gops"], track["index"]
+    gops = track["gops"]
+    facts = _array_facts(track) if track["codec"] == ARRAY_CODEC else _video_facts(track)
+    parts: list[Part] = [Facts([*facts, *_access_facts(track)], title=title)]
+    if gops["count"] > 1:
+        what = "block" if track["codec"] == ARRAY_CODEC else "GOP"
+        bars = sparkline(gops["size_bytes"])
+        parts.append(f"bytes by {what}, up to {format_bytes(gops['largest_bytes'])}:\n{bars}")
+    return parts
+
+
+def _array_facts(track: Document) -> list[tuple[str, str]]:
+    return [
+        ("array", f"{track['profile']} in {track['container']}"),
+        ("a row", track["pix_fmt"]),
+        ("rows", f"{track['frames']:,}"),
+        ("blocks", _sizes(track["gops"])),
+    ]
+
+
+def _video_facts(track: Document) -> list[tuple[str, str]]:
+    gops = track["gops"]
     width, height = track["display_size"]
     turned = f", turned by {track['rotation_deg']}°" if track["rotation_deg"] else ""
     profile = f" ({track['profile']})" if track["profile"] else ""
@@ -145,18 +166,25 @@ def _track_parts(track: Document, title: str) -> list[Part]:
         longest += f", {gops['longest_packets']:,} packets"
     share = gops["payload_share"]
     others = "" if share is None else f"; {share:.1%} of the bytes are this track's"
-    passed = ", a pass over the whole file" if index["full_pass"] else ""
-    facts = [
+    return [
         ("video", f"{track['codec']}{profile} in {track['container']}, {track['pix_fmt']}"),
         ("picture", f"{width}x{height}{turned}, {_pixels(track)}"),
         ("length", f"{format_duration(track['duration_s'])}, {frames} frames"),
         ("frame rate", f"{track['rate']:.6g}/s, {rate}"),
-        (
-            "GOPs",
-            f"{gops['count']:,} of {format_bytes(gops['mean_bytes'])} on average, "
-            f"largest {format_bytes(gops['largest_bytes'])}",
-        ),
+        ("GOPs", _sizes(gops)),
         ("longest GOP", longest + others),
+    ]
+
+
+def _sizes(gops: Document) -> str:
+    mean, largest = format_bytes(gops["mean_bytes"]), format_bytes(gops["largest_bytes"])
+    return f"{gops['count']:,} of {mean} on average, largest {largest}"
+
+
+def _access_facts(track: Document) -> list[tuple[str, str]]:
+    gops, index = track["gops"], track["index"]
+    passed = ", a pass over the whole file" if index["full_pass"] else ""
+    return [
         ("access", f"{track['access']}, checksums {'kept' if gops['checksums'] else 'not kept'}"),
         (
             "index",
@@ -165,8 +193,3 @@ def _track_parts(track: Document, title: str) -> list[Part]:
             f"of {format_bytes(index['bytes_read'])}{passed}",
         ),
     ]
-    parts: list[Part] = [Facts(facts, title=title)]
-    if gops["count"] > 1:
-        bars = sparkline(gops["size_bytes"])
-        parts.append(f"bytes by GOP, up to {format_bytes(gops['largest_bytes'])}:\n{bars}")
-    return parts

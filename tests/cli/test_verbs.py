@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from cli_runner import Ran, dstream
@@ -164,6 +165,19 @@ def test_show_a_sample() -> None:
     assert document["sample"]["key"] == "deep er/b.mkv"
     (track,) = document["tracks"]
     assert len(track["gops"]["size_bytes"]) == track["gops"]["count"] == 2
+
+
+def test_show_an_array_in_rows(tmp_path: Path) -> None:
+    (tmp_path / "source").mkdir()
+    np.save(tmp_path / "source" / "a.npy", np.zeros((100, 4, 6), "f4"))
+    repo = str(tmp_path / "repo")
+    assert dstream("init", repo).code == 0
+    ingest = ("ingest", tmp_path / "source", "--name", "latents", "--recipe", "arrays")
+    assert dstream(*ingest, "--repo", repo).code == 0
+    told = dstream("show", "latents", "a.npy", "--repo", repo).out
+    assert "float32[4,6]" in told
+    assert "rows    100" in told
+    assert not any(word in told for word in ("video", "GOP", "pixels", "frame"))
 
 
 def test_show_a_rotated_sample_with_a_wild_name() -> None:
