@@ -293,7 +293,7 @@ def _report(call: Common, result: IngestResult) -> int:
             f"{format_bytes(result.bytes)}",
         ),
         *(
-            (name, counted(count, "video"))
+            (name, counted(count, "file"))
             for name, count in (
                 ("unchanged", result.unchanged_files),
                 ("resumed", result.resumed_files),
