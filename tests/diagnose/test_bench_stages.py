@@ -21,16 +21,16 @@ SUMS = {
     "seconds.fetch_idle": 30.0, "seconds.fetch_threads": 10.0, "seconds.fetch_stage": 8.0,
     "seconds.cache": 2.0, "seconds.fetch_blocked": 1.5,
     "seconds.decode_idle": 2.0, "seconds.decode_threads": 18.0, "seconds.decode_stage": 17.0,
-    "seconds.convert": 5.0, "seconds.wait": 8.0, "seconds.deliver": 0.5,
+    "seconds.convert": 5.0, "seconds.start": 0.3, "seconds.wait": 8.0, "seconds.deliver": 0.5,
 }  # fmt: skip
 
 
 def test_each_kind_of_thread_is_held_against_all_of_its_time() -> None:
-    fetching, decoding, consuming = thread_times(SUMS, consumer_s=10.0, step_s=1.0)
+    fetching, decoding, consuming = thread_times(SUMS, consumer_s=10.0, step_s=0.6, notes_s=0.1)
     assert (fetching.total_s, decoding.total_s, consuming.total_s) == (40.0, 20.0, 10.0)
     assert fetching.explained_share == pytest.approx((30 + 8 + 1.5) / 40)
     assert decoding.explained_share == pytest.approx((2 + 12 + 5) / 20)
-    assert consuming.explained_share == pytest.approx((8 + 0.5 + 1) / 10)
+    assert consuming.explained_share == pytest.approx((8 + 0.3 + 0.5 + 0.6 + 0.1) / 10)
     assert explained_share((fetching, decoding, consuming)) == pytest.approx(0.95)
     assert fetching.share(Stage.CACHE) == pytest.approx(0.05)
     assert thread_times({}, 0.0, 0.0)[0].explained_share == 1

@@ -51,3 +51,4 @@ def test_every_second_of_every_thread_is_in_one_sum(tmp_path: Path) -> None:
     assert sums["seconds.fetch_stage"] < sums["seconds.fetch_threads"]
     assert sums["seconds.decode_stage"] < sums["seconds.decode_threads"]
     assert sums["seconds.deliver"] == 16  # one tick a batch
+    assert sums["seconds.start"] >= 1  # and one that the threads are started

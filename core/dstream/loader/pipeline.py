@@ -109,9 +109,11 @@ class Pipeline:
 
     def start(self) -> None:
         """Start the threads. Apart from the making, so that what interrupts it can close them."""
+        laps = Laps(self._meter, self._clock)
         self._add_fetchers()
         for _ in range(self._settings.workers):
             self._decode.add()
+        laps.end("seconds.start")
 
     def renew(self) -> None:
         """In a forked child: none of the threads came along, so there is nothing to stop."""

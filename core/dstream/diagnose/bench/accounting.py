@@ -33,7 +33,7 @@ class ThreadTime:
 
 
 def thread_times(
-    sums: Mapping[str, float], consumer_s: float, step_s: float
+    sums: Mapping[str, float], consumer_s: float, step_s: float, notes_s: float = 0.0
 ) -> tuple[ThreadTime, ThreadTime, ThreadTime]:
     """Of the fetching threads, the decoding threads and the consumer.
 
@@ -41,6 +41,7 @@ def thread_times(
         sums: a loader's named sums, after it was closed.
         consumer_s: from the first request for a batch to the end of the last step.
         step_s: what the consumer spent on its own steps.
+        notes_s: what it spent on counting and telling how far it is.
     """
 
     def took_s(name: str) -> float:
@@ -64,7 +65,11 @@ def thread_times(
     consuming = ThreadTime(
         consumer_s,
         {Stage.COLLATE: took_s("deliver"), Stage.CONSUMER: step_s},
-        {"for a batch": took_s("wait")},
+        {
+            "for a batch": took_s("wait"),
+            "for the start": took_s("start"),
+            "for the bench": notes_s,
+        },
     )
     return fetching, decoding, consuming
 

@@ -95,9 +95,10 @@ def run_whole(
     before, cpu_s = clips.meter.snapshot(), time.process_time()
     began_s = ended_s = clock.monotonic_s()
     first = last = Moment(0.0, 0, 0, 0.0)
-    step_s = 0.0
+    step_s = notes_s = 0.0
     with loader:
         for batch in loader:
+            came_s = clock.monotonic_s()
             sums = clips.meter.snapshot().minus(before).sums
             last = Moment(
                 clock.monotonic_s() - began_s,
@@ -108,6 +109,7 @@ def run_whole(
             first = first if first.delivered else last
             tell(last.delivered)
             resumed_s = clock.monotonic_s()
+            notes_s += resumed_s - came_s
             if wish.step_s:
                 clock.sleep(wish.step_s)
             ended_s = clock.monotonic_s()
@@ -123,7 +125,7 @@ def run_whole(
     clips_per_second, stall_share = steady_pace(first, last)
     return WholeRun(
         report=report,
-        threads=thread_times(sums, ended_s - began_s, step_s),
+        threads=thread_times(sums, ended_s - began_s, step_s, notes_s),
         clips_per_second=clips_per_second,
         stall_share=stall_share,
         wall_s=ended_s - began_s,
