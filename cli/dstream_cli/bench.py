@@ -209,8 +209,7 @@ def run(
     call = common(context, repo=repo, quiet=quiet, s3_arg=s3_arg)
     if sum((bool(target), bool(loader), compare is not None)) != 1:
         raise InvalidInputError("give NAME[@REF], SOURCE, --loader or --compare, and one of them")
-    if (html or trace) and not target:
-        raise InvalidInputError("--html and --trace show runs of NAME[@REF] or SOURCE alone")
+    _refuse_unused(context, "NAME or SOURCE" if target else "--loader" if loader else "--compare")
     if compare is not None:
         return bench_compare(call, *compare)
     if not seconds and not clips:
@@ -274,6 +273,30 @@ def run(
     call.out.result(document.as_json(), bench_parts(document, details=details))
     outputs.write(call.out, document, recording)
     return 3 if document.skipped else 0
+
+
+_OF_ALL = {"json", "quiet", "debug"}
+_OF_LOADER = {
+    "loader", "loader_arg", "warmup", "repeat", "step_ms", "clips", "seconds", "batch_size",
+}  # fmt: skip
+
+
+def _refuse_unused(context: typer.Context, what: str) -> None:
+    """Refuse options that mean nothing here: a run without them would tell of another."""
+    given = {
+        name
+        for name in context.params
+        if (source := context.get_parameter_source(name)) and source.name == "COMMANDLINE"
+    }
+    if what == "--loader":
+        unused = given - _OF_ALL - _OF_LOADER
+    elif what == "--compare":
+        unused = given - _OF_ALL - {"compare"}
+    else:
+        unused = given & {"loader_arg", "warmup"}
+    if unused:
+        names = ", ".join(f"--{name.replace('_', '-')}" for name in sorted(unused))
+        raise InvalidInputError(f"{what} does not take {names}", options=sorted(unused))
 
 
 def _measure(

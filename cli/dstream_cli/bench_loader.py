@@ -91,16 +91,19 @@ def _literal(text: str) -> Any:
 def report_parts(document: LoaderDocument) -> list[Part]:
     """The document for people; ``docs/bench.md`` explains the numbers."""
     from dstream.diagnose.bench.loader_document import typical
+    from dstream.diagnose.bench.numerals import figures
     from dstream.units import format_bytes, format_duration
 
     run = typical(document.runs)
-    batches = f"{run.batches:,} in {format_duration(run.wall_s)}, {run.batches_per_second:.3g}/s"
+    batches = (
+        f"{run.batches:,} in {format_duration(run.wall_s)}, {figures(run.batches_per_second)}/s"
+    )
     facts: list[tuple[str, object]] = [("batches", batches)]
     if run.samples_per_second is None:
         facts.append(("samples", "the batches do not tell: give --batch-size"))
     elif run.batches:
         facts.append(
-            ("samples", f"{run.samples:,} by {run.samples_by}, {run.samples_per_second:.3g}/s")
+            ("samples", f"{run.samples:,} by {run.samples_by}, {figures(run.samples_per_second)}/s")
         )
     if run.batch_bytes is not None:
         facts.append(("a batch", format_bytes(run.batch_bytes)))
@@ -122,6 +125,6 @@ def report_parts(document: LoaderDocument) -> list[Part]:
         )
         facts.append(("memory", f"{format_bytes(run.peak_rss_bytes)} at most{shared}"))
     if len(document.repeats) > 1:
-        rates = ", ".join(f"{rate:.3g}" for rate in document.repeats)
+        rates = ", ".join(figures(rate) for rate in document.repeats)
         facts.append(("repeats", f"{rates} {document.unit}"))
     return [Facts(facts), document.verdict.sentence]

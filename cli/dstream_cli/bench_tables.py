@@ -61,7 +61,7 @@ def _whole_facts(document: BenchDocument) -> list[tuple[str, object]]:
     of_slowest = "" if whole.efficiency is None else f", {whole.efficiency:.0%} of the slowest part"
     alone_s = document.settings.get("alone_s")
     facts: list[tuple[str, object]] = [
-        ("whole", f"{whole.clips_per_second:.3g} clips/s{of_slowest}"),
+        ("whole", f"{_short(whole.clips_per_second)} clips/s{of_slowest}"),
         (
             "clips",
             f"{whole.clips:,} in {format_duration(whole.wall_s)}, the first batch after "

@@ -285,6 +285,23 @@ def test_one_thing_is_measured_at_a_time() -> None:
         assert "one of them" in ran.err
 
 
+@pytest.mark.parametrize(
+    ("words", "unused"),
+    [
+        ((*("--loader", "loader_factories:endless"), "--workers", "4", "--html", "x"),
+         "--loader does not take --html, --workers"),
+        (("--compare", "a", "b", "--seconds", "3"), "--compare does not take --seconds"),
+        (("./here", "--loader-arg", "n=3"), "NAME or SOURCE does not take --loader-arg"),
+    ],
+)  # fmt: skip
+def test_an_option_that_would_change_nothing_is_refused(
+    words: tuple[str, ...], unused: str
+) -> None:
+    ran = dstream("bench", *words)
+    assert ran.code == 2
+    assert unused in ran.err
+
+
 def test_our_own_loader_is_a_loader_like_another(tmp_path: Path) -> None:
     videos(tmp_path, 2, frames=24, size=(64, 64))
     (run,) = found(bench("own_loader", "--loader-arg", f"source={tmp_path}", "--json")).runs

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 
 from dstream.diagnose.bench.document import Cause, Verdict
 from dstream.diagnose.bench.limits import Measured, Pool, WhatIf
+from dstream.diagnose.bench.numerals import figures
 
 _EXPLAINED = 0.75
 """A limit explains a run that comes this near to it, and threads that are busy so much of it."""
@@ -101,7 +102,7 @@ def _delay(run: Measured, limit: float, more: WhatIf) -> Verdict:
         Cause.DELAY,
         "Waiting for answers sets the pace",
         f"a request takes {run.request_s * 1000:.0f} ms, and {run.fetchers} at once give "
-        f"{_rate(limit)} alone, {tried} {more.clips_per_second:.3g}",
+        f"{_rate(limit)} alone, {tried} {figures(more.clips_per_second)}",
         lifted={Pool.FETCHING: reached},
         setting="fetchers",
         new_value=str(fetchers),
@@ -151,7 +152,7 @@ def _threads_verdict(run: Measured, more: WhatIf, alone: str) -> Verdict:
         run,
         Cause.DECODE_THREADS,
         "Decoding sets the pace with too few threads",
-        f"{alone}, {more.value} give {more.clips_per_second:.3g}",
+        f"{alone}, {more.value} give {figures(more.clips_per_second)}",
         lifted={Pool.DECODING: more.clips_per_second},
         setting=more.setting,
         new_value=more.value,
@@ -166,7 +167,7 @@ def _frames_verdict(run: Measured, fewer: WhatIf, alone: str) -> Verdict:
         Cause.LONG_GOPS,
         "Decoding long GOPs sets the pace",
         f"{run.amplification:.1f} frames are decoded for each that is wanted, and {alone}, "
-        f"{fewer.clips_per_second:.3g} with {fewer.setting}={fewer.value}",
+        f"{figures(fewer.clips_per_second)} with {fewer.setting}={fewer.value}",
         lifted={
             Pool.DECODING: fewer.clips_per_second,
             Pool.CPU: run.limits.get(Pool.CPU, math.inf) * share,
@@ -216,7 +217,7 @@ def _gap(run: Measured, pool: Pool, limit: float) -> Verdict:
     """The whole is slower than all of its parts."""
     ahead = run.prefetch * run.batch_size
     evidence = f"{pool}, the slowest part, gives {_rate(limit)} alone and the whole " + (
-        f"{run.clips_per_second:.3g}"
+        f"{figures(run.clips_per_second)}"
     )
     if ahead >= _AMPLE * run.workers:
         what = "No stage explains the pace"
@@ -270,13 +271,7 @@ def _verdict(
 
 
 def _rate(clips_per_second: float) -> str:
-    """Three figures, and all of a larger number.
-
-    >>> _rate(65.23), _rate(1638.2)
-    ('65.2 clips/s', '1,638 clips/s')
-    """
-    number = f"{clips_per_second:,.0f}" if clips_per_second >= 1000 else f"{clips_per_second:.3g}"
-    return f"{number} clips/s"
+    return f"{figures(clips_per_second)} clips/s"
 
 
 def _megabytes(run: Measured, clips_per_second: float) -> str:
