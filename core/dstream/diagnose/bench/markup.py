@@ -56,4 +56,14 @@ def _flat(children: Iterable[object]) -> Iterable[str]:
 
 
 def _plain(value: object) -> str:
-    return f"{value:.1f}".removesuffix(".0") if isinstance(value, float) else str(value)
+    """``value`` as text; what cannot be seen, or is no character of HTML, is told by its number.
+
+    >>> print(_plain(2.0), _plain("a\\x1b[2J"), _plain("\\udcff"))
+    2 a\\x1b[2J \\udcff
+    """
+    text = f"{value:.1f}".removesuffix(".0") if isinstance(value, float) else str(value)
+    if text.isprintable():
+        return text
+    return "".join(
+        c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text
+    )
