@@ -1,6 +1,6 @@
 """``dstream bench``: run a loader, measure its stages alone, and judge.
 
-With several runs, the one of median rate is judged.
+With several runs, the one of median rate is judged; of an even number the slower of the middle two.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def bench(
         with recording.watching(loader):
             runs.append((run_whole(clips, loader, wish, clock, tell), loader, recording))
     ranked = sorted(runs, key=lambda run: run[0].clips_per_second)
-    whole, loader, recording = ranked[len(ranked) // 2]
+    whole, loader, recording = ranked[(len(ranked) - 1) // 2]
     setup = Setup(
         slots=len(clips),
         batch_size=batch_size,

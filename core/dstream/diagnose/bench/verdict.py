@@ -116,9 +116,7 @@ def _decoding(run: Measured, limit: float) -> Verdict:
         evidence = f"decoding gives {_rate(limit)} alone, less than the whole with "
         evidence += _rate(run.clips_per_second)
         return _verdict(run, Cause.UNKNOWN, what, evidence, advice="measure on a quieter machine")
-    gives = "gives" if run.workers == 1 else "give"
-    rate = _rate(run.limits.get(Pool.DECODING, limit))
-    alone = f"{_threads(run.workers)} {gives} {rate} alone"
+    alone = f"{_giving(run.workers)} {_rate(run.limits.get(Pool.DECODING, limit))} alone"
     remedies = [
         _threads_verdict(run, run.more_workers, alone) if run.more_workers else None,
         _frames_verdict(run, run.fewer_frames, alone) if run.fewer_frames else None,
