@@ -144,7 +144,7 @@ def _label(call: Common, target: str) -> str:
     """What the cache calls a data set."""
     if is_path(target, call.repo):
         return call.open_store(target).url
-    return f"{call.open_store(call.repo_url()).url} {target.partition('@')[0]}"
+    return f"{call.open_store(call.repo_url(target)).url} {target.partition('@')[0]}"
 
 
 def _warm(call: Common, target: str, threads: int, cache: dict[str, Any]) -> int:
@@ -196,6 +196,6 @@ def _open(call: Common, target: str, cache: dict[str, Any]) -> Clips:
     if is_path(target, call.repo):
         folder = target if "://" in target else Path(target).expanduser()
         return dstream.clips(folder, frames=1, options=options, **cache)
-    repo = dstream.open(call.repo_url(), options=options, **cache)
+    repo = dstream.open(call.repo_url(target), options=options, **cache)
     call.context.call_on_close(repo.close)
     return repo.clips(target, frames=1, recipe=None)

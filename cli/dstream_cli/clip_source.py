@@ -31,7 +31,7 @@ def open_clips(
     if not is_path(target, call.repo):
         if recipe:
             clip["recipe"] = recipe
-        repo = dstream.open(call.repo_url(), options=options, **cache)
+        repo = dstream.open(call.repo_url(target), options=options, **cache)
         call.context.call_on_close(repo.close)
         return repo.clips(target, split=split, where=where, **clip)
     if split is not None or where is not None or recipe:

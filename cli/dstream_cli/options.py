@@ -112,16 +112,26 @@ class Common:
         self.context.call_on_close(store.close)
         return store
 
-    def catalog(self, meter: Meter | None = None) -> Catalog:
+    def catalog(self, meter: Meter | None = None, *, target: str = "") -> Catalog:
         """The catalog of the repository. Raises ``NotFoundError`` where there is none."""
         from dstream.catalog import Catalog
 
-        return Catalog.open(self.open_store(self.repo_url(), meter), meter=meter)
+        return Catalog.open(self.open_store(self.repo_url(target), meter), meter=meter)
 
-    def repo_url(self) -> str:
-        """The repository's URL. Raises ``InvalidInputError`` where none was given."""
+    def repo_url(self, target: str = "") -> str:
+        """The repository's URL.
+
+        Args:
+            target: what is wanted of it, where that could have been a path as well.
+
+        Raises:
+            InvalidInputError: none was given.
+        """
         if not self.repo:
-            raise InvalidInputError("no repository: give --repo URL, or set DSTREAM_REPO")
+            raise InvalidInputError(
+                "no repository: give --repo URL, or set DSTREAM_REPO"
+                + (target and f". {target!r} was taken for a name in one; a path is ./{target}")
+            )
         return self.repo
 
 

@@ -59,7 +59,7 @@ def run(
 def _generation(call: Common, reference: str) -> None:
     from dstream_cli.datasets import generation_document, generation_parts
 
-    catalog = call.catalog()
+    catalog = call.catalog(target=reference)
     generation = catalog.resolve(reference)
     if call.out.quiet and not call.out.json:
         call.out.result({}, [Line(generation.label)])

@@ -40,7 +40,7 @@ def test_what_was_warmed_needs_no_request(repo: tuple[str, str], tmp_path: Path)
     ran = dstream("bench", "d", "--repo", repo[0], *cache, "--clips", "8", "--json")
     report = json.loads(ran.out)["report"]
     assert (report["data_requests"], report["cache_misses"]) == (0, 0)
-    ran = dstream("bench", "d", "--repo", repo[0], *cache, "--clips", "8")
+    ran = dstream("bench", "d", "--repo", repo[0], *cache, "--clips", "8", "--details")
     assert "pieces hit (100%; 100% of the bytes)" in " ".join(ran.out.split())
     again = dstream("cache", "warm", "d", "--repo", repo[0], *cache, "--json")
     assert json.loads(again.out)["added_bytes"] == 0
@@ -66,6 +66,11 @@ def test_stat_and_clear_tell_data_sets_apart(repo: tuple[str, str], tmp_path: Pa
     assert (would["segments"], len(would["labels"])) == (1, 1)
     assert json.loads(dstream("cache", "stat", *cache, "--json").out) == stat
     assert dstream("cache", "clear", "d", "--repo", repo[0], *cache).code == 0
+    for typo in ("e", "d"):  # of "d" there is nothing left
+        ran = dstream("cache", "clear", typo, "--repo", repo[0], *cache)
+        assert (ran.code, ran.out) == (10, "")
+        assert f"holds nothing of '{open_store(repo[0]).url} {typo}'" in ran.err
+        assert f"it holds '{open_store(repo[1]).url}'" in ran.err
     left = json.loads(dstream("cache", "stat", *cache, "--json").out)
     assert [use["label"] for use in left["data_sets"]] == [open_store(repo[1]).url]
     assert dstream("cache", "clear", *cache).code == 0

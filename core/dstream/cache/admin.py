@@ -108,13 +108,22 @@ def clear_cache(
         dry_run: delete nothing.
 
     Raises:
-        NotFoundError: there is no cache.
+        NotFoundError: there is no cache, or nothing of that data set in it.
         StorageError: it is being changed, or cannot be written.
     """
     folder = CacheFolder(directory, clock)
     names = _segments(folder)
     if label is not None:
+        kept = sorted({folder.label(name.scope) for name in names})
         names = [name for name in names if name.scope == scope_of(label)]
+        if not names:
+            raise NotFoundError(
+                f"the cache in {directory} holds nothing of {label!r}; it holds "
+                f"{', '.join(map(repr, kept)) or 'nothing at all'}",
+                directory=str(directory),
+                label=label,
+                labels=kept,
+            )
     labels = tuple(sorted({folder.label(name.scope) for name in names}))
     freed = _file_bytes(folder, names)
     if not dry_run:
