@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from dstream.media.annexb import nal_units
+from dstream.media.bits import Bits
 
 _SETS = {"h264": (7, 8), "hevc": (32, 33, 34)}
 _SEQUENCE = {"h264": 7, "hevc": 33}
 _HAS_CHROMA_FORMAT = frozenset({100, 110, 122, 244, 44, 83, 86, 118, 128, 138, 139, 134, 135})
 _CHROMA_444 = 3
-_LONGEST_CODE_BITS = 32
 _HEAD_BYTES = {"h264": 1, "hevc": 2}
 
 
@@ -41,11 +41,11 @@ def starts_at_corner(codec: str, sets: Iterable[bytes]) -> bool:
     return _all_say(codec, sets, {"h264": _h264_at_corner, "hevc": _hevc_at_corner}[codec])
 
 
-def _all_say(codec: str, sets: Iterable[bytes], reads: Callable[[_Bits], bool]) -> bool:
+def _all_say(codec: str, sets: Iterable[bytes], reads: Callable[[Bits], bool]) -> bool:
     sequence = sequence_sets(codec, sets)
     try:
         return bool(sequence) and all(
-            reads(_Bits(_unescaped(unit)[_HEAD_BYTES[codec] :])) for unit in sequence
+            reads(Bits(_unescaped(unit)[_HEAD_BYTES[codec] :])) for unit in sequence
         )
     except ValueError:
         return False
@@ -58,7 +58,7 @@ def _kind(codec: str, unit: bytes | memoryview) -> int:
     return unit[0] & 0x1F if codec == "h264" else unit[0] >> 1 & 0x3F
 
 
-def _hevc_is_progressive(bits: _Bits) -> bool:
+def _hevc_is_progressive(bits: Bits) -> bool:
     """No ``general_interlaced_source_flag`` (ITU-T H.265 7.3.2.2, 7.3.3).
 
     It follows a byte of identifiers, the profile (1), its compatibility flags (4) and
@@ -68,7 +68,7 @@ def _hevc_is_progressive(bits: _Bits) -> bool:
     return bits.take(1) == 0
 
 
-def _hevc_at_corner(bits: _Bits) -> bool:
+def _hevc_at_corner(bits: Bits) -> bool:
     """Of the conformance window (ITU-T H.265 7.3.2.2.1)."""
     bits.take(4)  # sps_video_parameter_set_id
     layers = bits.take(3)  # sps_max_sub_layers_minus1
@@ -84,7 +84,7 @@ def _hevc_at_corner(bits: _Bits) -> bool:
     return _window_at_corner(bits)
 
 
-def _h264_at_corner(bits: _Bits) -> bool:
+def _h264_at_corner(bits: Bits) -> bool:
     """Of ``frame_cropping`` (ITU-T H.264 7.3.2.1.1)."""
     if not _frames_only(bits):
         bits.take(1)
@@ -92,7 +92,7 @@ def _h264_at_corner(bits: _Bits) -> bool:
     return _window_at_corner(bits)
 
 
-def _window_at_corner(bits: _Bits) -> bool:
+def _window_at_corner(bits: Bits) -> bool:
     """A flag, then what is cut off left, right, top and bottom."""
     if not bits.take(1):
         return True
@@ -105,41 +105,7 @@ def _unescaped(unit: bytes) -> bytes:
     return unit.replace(b"\0\0\3", b"\0\0")
 
 
-class _Bits:
-    """Reads bits from the highest on.
-
-    >>> bits = _Bits(bytes([0b1_010_0011, 0b1_0000000]))
-    >>> bits.number(), bits.number(), bits.number()
-    (0, 1, 6)
-    """
-
-    def __init__(self, data: bytes) -> None:
-        self._value = int.from_bytes(data, "big")
-        self._left = 8 * len(data)
-
-    def take(self, count: int) -> int:
-        """An unsigned number of ``count`` bits."""
-        if count > self._left:
-            raise ValueError("the parameter set is cut")
-        self._left -= count
-        return self._value >> self._left & ((1 << count) - 1)
-
-    def number(self) -> int:
-        """An unsigned Exp-Golomb code (9.1); of signed ones only the length matters here."""
-        zeros = 0
-        while not self.take(1):
-            zeros += 1
-            if zeros > _LONGEST_CODE_BITS:
-                raise ValueError("no Exp-Golomb code is that long")
-        return (1 << zeros) - 1 + self.take(zeros)
-
-    def signed(self) -> int:
-        """A signed Exp-Golomb code (9.1.1)."""
-        code = self.number()
-        return (code + 1) // 2 if code % 2 else -(code // 2)
-
-
-def _frames_only(bits: _Bits) -> bool:
+def _frames_only(bits: Bits) -> bool:
     """``frame_mbs_only_flag`` (ITU-T H.264 7.3.2.1.1)."""
     profile = bits.take(8)
     bits.take(16)  # constraints, level
@@ -163,7 +129,7 @@ def _frames_only(bits: _Bits) -> bool:
     return bits.take(1) == 1
 
 
-def _skip_chroma_and_scaling(bits: _Bits) -> None:
+def _skip_chroma_and_scaling(bits: Bits) -> None:
     chroma = bits.number()
     if chroma == _CHROMA_444:
         bits.take(1)
@@ -177,7 +143,7 @@ def _skip_chroma_and_scaling(bits: _Bits) -> None:
             _skip_scaling_list(bits, 16 if matrix < 6 else 64)
 
 
-def _skip_scaling_list(bits: _Bits, size: int) -> None:
+def _skip_scaling_list(bits: Bits, size: int) -> None:
     following = 8
     for _ in range(size):
         following = (following + bits.signed()) % 256

@@ -10,7 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from dstream.format.index import VideoTrack
+from dstream.media.av1_size import av1_keeps_size
 from dstream.media.parameter_sets import is_progressive, sequence_sets, starts_at_corner
+from dstream.media.vp9_size import vp9_sizes
 
 NVDEC_CODECS = ("h264", "hevc", "vp9", "av1")
 """What is given to NVDEC at all. The rest is decoded on the CPU, whatever the device says."""
@@ -63,27 +65,40 @@ class Coding:
     starts_at_corner: bool = True
     """Nothing is cropped off left and top: PyNvVideoCodec copies from the first coded sample."""
     is_constant: bool = True
-    """No keyframe after the first brings another sequence parameter set: PyNvVideoCodec would scale
-    pictures of another size to that of the first."""
+    """No keyframe after the first brings another sequence parameter set, no frame of VP9 and AV1
+    another size: PyNvVideoCodec would scale pictures of another size to that of the first."""
 
 
-def coding_of(track: VideoTrack, sets: Sequence[bytes], later: Sequence[bytes] = ()) -> Coding:
+def coding_of(
+    track: VideoTrack, packets: Sequence[bytes], sets: Sequence[bytes], later: Sequence[bytes] = ()
+) -> Coding:
     """What a run of a track needs.
 
     Args:
         track: says codec, pixels and size.
+        packets: of the run, as they are fed.
         sets: the parameter sets that its first packet comes with.
         later: those that other keyframes of the run come with.
     """
     coding = Coding(track.codec, track.pix_fmt, track.width, track.height)
     if track.codec not in ("h264", "hevc"):
-        return coding
+        return replace(coding, is_constant=_keeps_size(track.codec, packets))
     return replace(
         coding,
         is_interlaced=not is_progressive(track.codec, sets),
         starts_at_corner=starts_at_corner(track.codec, sets),
         is_constant=sequence_sets(track.codec, later) <= sequence_sets(track.codec, sets),
     )
+
+
+def _keeps_size(codec: str, packets: Sequence[bytes]) -> bool:
+    """False as well where a packet cannot be read."""
+    try:
+        if codec == "vp9":
+            return len({size for packet in packets for size in vp9_sizes(packet)}) == 1
+        return codec != "av1" or av1_keeps_size(packets)
+    except ValueError:
+        return False
 
 
 def refusal(coding: Coding, device: Capabilities) -> str | None:

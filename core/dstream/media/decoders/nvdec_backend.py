@@ -62,7 +62,7 @@ def feed_of(run: Run) -> Feed:
     keyframes = (data for packet, data in fed[1:] if packet.is_key)
     later = [unit for data in keyframes for unit in parameter_sets(track.codec, data)]
     pts = tuple(packet.pts for packet, _ in fed)
-    return Feed(coding_of(track, sets, later), tuple(packets), pts, key)
+    return Feed(coding_of(track, packets, sets, later), tuple(packets), pts, key)
 
 
 class NvdecBackend:
