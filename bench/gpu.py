@@ -76,6 +76,7 @@ def random_clips(video: Path) -> Figures:
     """Random clips of one file by ``decoder="nvdec"`` into batches on the GPU."""
     clips = dstream.clips(video, frames=CLIP_FRAMES, stride=1)
     engines = max(1, nvdec_device(0).engines)
+    import_module("torch").cuda.reset_peak_memory_stats()
     with clips.loader(
         BATCH, epochs=None, decoder="nvdec", device="cuda", workers=2 * engines
     ) as loader:
@@ -85,7 +86,10 @@ def random_clips(video: Path) -> Figures:
             next(loader)
         wall_s = time.perf_counter() - began_s
         report = loader.report()
+    held = report.device_memory
     return {
+        **{f"device memory at most, {name}, MB": n / 1e6 for name, n in held.items()},
+        "bytes copied for each delivered": report.copies_per_byte,
         "delivered frames/s": BATCHES * BATCH * CLIP_FRAMES / wall_s,
         "decoded frames/s of a session": report.nvdec_frames_per_second,
         "decoded frames/s of an engine": report.nvdec_frames_per_engine,

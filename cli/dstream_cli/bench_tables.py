@@ -145,6 +145,11 @@ def report_facts(report: LoaderReport) -> list[tuple[str, object]]:
             f"{report.nvdec_frames_per_engine:,.0f}/s an engine; sessions: {sessions}"
         )
         facts.append(("NVDEC", told))
+    if report.device_memory:
+        held = ", ".join(f"{format_bytes(n)} {what}" for what, n in report.device_memory.items())
+        facts.append(("GPU memory", f"at most {held}"))
+    if report.copies_per_byte:
+        facts.append(("GPU copies", f"{report.copies_per_byte:.2f} bytes for each delivered"))
     if report.index_full_passes:
         facts.append(("full passes", f"{counted(report.index_full_passes, 'video')} read whole"))
     if report.outages:

@@ -90,7 +90,7 @@ class Maker:
         assert self.device.capabilities("h264") is not None, self.device.absence
         output: Output = HostOutput(pixels, SystemClock())
         if self.memory is not None:
-            output = DeviceOutput(pixels, SystemClock(), self.memory)
+            output = DeviceOutput(pixels, SystemClock(), self.memory, Meter())
         return InPlaces(NvdecBackend(output, Meter(), SystemClock(), self.device))
 
     def same(self, run: Run, out: NDArray[np.generic], truth: NDArray[np.generic]) -> bool:

@@ -103,6 +103,7 @@ class PoolMachine(RuleBasedStateMachine):
     def memory_is_bounded(self) -> None:
         keys = [*self.busy.values(), *self.hung.values(), *(key for _, key in self.idle)]
         assert self.pool.held_bytes == sum(key.size_bytes for key in keys) <= MAX_BYTES
+        assert self.pool.held_bytes <= self.pool.peak_bytes <= MAX_BYTES
 
 
 PoolMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40)

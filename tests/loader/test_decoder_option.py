@@ -19,6 +19,8 @@ from loader_data import batch_hash, fill, new_url, videos
 from made_video import make_video
 from pynvvideocodec_stand_in import StandIn
 
+LEAST_SESSION_BYTES = 128 << 20
+
 
 @pytest.fixture
 def clips(tmp_path: Path) -> dstream.Clips:
@@ -49,6 +51,13 @@ def test_batches_are_the_same_whoever_decodes(
     assert report.nvdec_frames_per_engine > 0
     assert 1 <= report.nvdec_sessions["opened"] <= 2
     assert sum(report.nvdec_sessions.values()) == report.clips_decoded
+    assert report.device_memory == {
+        "nvdec_sessions": report.nvdec_sessions["opened"] * LEAST_SESSION_BYTES
+    }
+    assert report.bytes_from_device == report.frames_decoded * 128 * 96 * 3 // 2
+    assert 0 < report.bytes_to_device < report.bytes_from_device
+    copied = report.bytes_to_device + report.bytes_from_device
+    assert report.copies_per_byte == copied / report.bytes_delivered
 
 
 @pytest.mark.parametrize("options", [{}, {"clips_per_gop": 2}])
@@ -79,6 +88,10 @@ def test_frames_that_stay_on_the_device_make_the_same_batches(
     report = loader.report()
     assert report.fallbacks == {"nvdec_no_mpeg4": 1}
     assert 0 < report.nvdec_frames < report.frames_decoded
+    # Frames into clips, but for the clip of the CPU's, and clips into batches.
+    clip_bytes = report.bytes_delivered // report.clips
+    assert report.bytes_on_device == 2 * report.bytes_delivered - clip_bytes
+    assert report.bytes_from_device == 0
 
 
 def test_without_a_device_the_cpu_decodes_and_it_is_counted(

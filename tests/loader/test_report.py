@@ -51,6 +51,9 @@ def test_rates_of_the_gpu_s_decoders() -> None:
     meter.add("frames.nvdec", 14_000)
     meter.add("seconds.nvdec", 20.0)
     meter.event("nvdec-session", "opened", 7)
+    for name, count in (("to", 30), ("on", 40), ("from", 50)):
+        meter.add(f"bytes.{name}_device", count)
+    meter.add("bytes.delivered", 80)
     counts = meter.snapshot()
     got = make_report(counts, counts, dataclasses.replace(FACTS, engines=7))
     assert got.nvdec_frames == 14_000
@@ -58,6 +61,8 @@ def test_rates_of_the_gpu_s_decoders() -> None:
     assert got.nvdec_frames_per_engine == 200
     assert got.nvdec_busy_share == pytest.approx(2 / 7)
     assert got.nvdec_sessions == {"opened": 7}
+    assert (got.bytes_to_device, got.bytes_on_device, got.bytes_from_device) == (30, 40, 50)
+    assert got.copies_per_byte == 1.5
     assert make_report(counts, counts, FACTS).nvdec_frames_per_engine == 0
 
 

@@ -116,7 +116,7 @@ class ArrayMaker:
         array: ``torch``, ``numpy``, or None: torch where it is installed.
         device: None, ``cpu``, ``cuda`` or ``cuda:N``.
         slots: buffers on the device that batches take turns in.
-        meter: counts copies to the device.
+        meter: counts copies to the device and on it.
 
     Raises:
         InvalidInputError: torch or the device is not there.
@@ -134,11 +134,12 @@ class ArrayMaker:
         if on_device and array == "numpy":
             raise InvalidInputError(f"device={device!r} needs array='torch', got 'numpy'")
         self._torch = _import_torch(required=array == "torch" or on_device, skip=array == "numpy")
+        self._meter = meter or Meter()
         self._batches: DeviceBatches | None = None
         if on_device:
             self._check_device(str(device))
             cuda = CudaDevice(self._torch, str(device))
-            self._batches = DeviceBatches(cuda, slots, meter or Meter())
+            self._batches = DeviceBatches(cuda, slots, self._meter)
 
     def _check_device(self, device: str) -> None:
         if not device.startswith("cuda"):
@@ -172,7 +173,9 @@ class ArrayMaker:
         if device.type == "cuda":  # they were allocated by other threads
             for row in moved:
                 row.record_stream(self._torch.cuda.current_stream(device))
-        return self._torch.stack(moved)
+        batch = self._torch.stack(moved)
+        self._meter.add("bytes.on_device", batch.nbytes)
+        return batch
 
     def hand_over(self, array: Any, bits_of: str | None = None, *, in_ring: bool = False) -> Any:
         """The array as the user gets it; a tensor shares the memory, or is a copy on the GPU.

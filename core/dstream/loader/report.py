@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
 
+from dstream.loader.report_parts import cache_facts, device_facts, device_memory, ratio
 from dstream.loader.settings import LoaderSettings
 from dstream.measure import Purpose, Snapshot
 
@@ -60,6 +60,18 @@ class LoaderReport:
     nvdec_sessions: Mapping[str, int]
     """Decoder sessions ``opened``, ``reused`` for another run, ``closed`` to make room,
     ``poisoned`` by a failed run and closed, ``not-opened``."""
+    device_memory: Mapping[str, int]
+    """The most bytes of the GPU's memory that were held at once: ``nvdec_sessions``, the estimate
+    that bounds them, and ``torch``, of its allocator; both of the whole process, the second since
+    it began or last called ``torch.cuda.reset_peak_memory_stats``. Empty where neither is used."""
+    bytes_to_device: int
+    """Copied from the host: packets to the decoders, clips and batches, side data."""
+    bytes_on_device: int
+    """Copied within the GPU's memory: frames into clips, clips into batches."""
+    bytes_from_device: int
+    """Copied to the host: what NVDEC decoded for batches there."""
+    copies_per_byte: float
+    """The three for each delivered byte; 1 is ideal for what was decoded on the host."""
 
     data_requests: int
     """Requests for media bytes, failed ones included."""
@@ -232,14 +244,24 @@ class RunFacts:
     prefetch: int
     engines: int = 0
     """Of the GPU's decoders, once they were used."""
+    device_memory: Mapping[str, int] = field(default_factory=dict)
+    """See :attr:`LoaderReport.device_memory`."""
 
     @classmethod
     def of(
         cls, settings: LoaderSettings, wall_s: float, first_batch_s: float, fetchers: int
     ) -> RunFacts:
         """Of a loader with these settings."""
-        engines = settings.decoder.engines()
-        return cls(wall_s, first_batch_s, fetchers, settings.workers, settings.prefetch, engines)
+        nvdec = settings.decoder.nvdec()
+        return cls(
+            wall_s,
+            first_batch_s,
+            fetchers,
+            settings.workers,
+            settings.prefetch,
+            engines=0 if nvdec is None else nvdec.engines,
+            device_memory=device_memory(nvdec, settings.device),
+        )
 
 
 def make_report(counts: Snapshot, since_open: Snapshot, facts: RunFacts) -> LoaderReport:
@@ -268,10 +290,10 @@ def make_report(counts: Snapshot, since_open: Snapshot, facts: RunFacts) -> Load
     decode_s = sums.get("seconds.decode_stage", 0.0)
     codec_s = sums.get("seconds.decode", 0.0) + sums.get("seconds.convert", 0.0)
     shares = {
-        "fetch": min(1.0, _ratio(fetch_s, wall_s * facts.fetchers)),
-        "decode": min(1.0, _ratio(decode_s, wall_s * facts.workers)),
+        "fetch": min(1.0, ratio(fetch_s, wall_s * facts.fetchers)),
+        "decode": min(1.0, ratio(decode_s, wall_s * facts.workers)),
     }
-    wait_share = _ratio(wait_s, wall_s)
+    wait_share = ratio(wait_s, wall_s)
     fetched = sums.get("clips.fetched", sums.get("clips.decoded", 0))
     return LoaderReport(
         clips=whole("clips.delivered"),
@@ -279,7 +301,7 @@ def make_report(counts: Snapshot, since_open: Snapshot, facts: RunFacts) -> Load
         clips_decoded=whole("clips.decoded"),
         batches=whole("batches.delivered"),
         wall_seconds=wall_s,
-        clips_per_second=_ratio(sums.get("clips.delivered", 0), wall_s),
+        clips_per_second=ratio(sums.get("clips.delivered", 0), wall_s),
         first_batch_seconds=facts.first_batch_seconds,
         wait_seconds=wait_s,
         wait_share=wait_share,
@@ -288,20 +310,17 @@ def make_report(counts: Snapshot, since_open: Snapshot, facts: RunFacts) -> Load
         frames_delivered=whole("frames.delivered"),
         frames_decoded=whole("frames.decoded"),
         frames_skipped=whole("frames.skipped"),
-        decode_amplification=_ratio(sums.get("frames.decoded", 0), sums.get("frames.delivered", 0)),
-        decode_frames_per_second=_ratio(sums.get("frames.decoded", 0), codec_s),
-        nvdec_frames=whole("frames.nvdec"),
-        nvdec_frames_per_second=_ratio(sums.get("frames.nvdec", 0), sums.get("seconds.nvdec", 0.0)),
-        nvdec_frames_per_engine=_ratio(sums.get("frames.nvdec", 0), wall_s * facts.engines),
-        nvdec_busy_share=_ratio(sums.get("seconds.nvdec", 0.0), wall_s * facts.engines),
-        nvdec_sessions=counts.event("nvdec-session"),
+        decode_amplification=ratio(sums.get("frames.decoded", 0), sums.get("frames.delivered", 0)),
+        decode_frames_per_second=ratio(sums.get("frames.decoded", 0), codec_s),
+        **device_facts(counts, wall_s, facts.engines),
+        device_memory=facts.device_memory,
         data_requests=data.count,
-        data_requests_per_clip=_ratio(data.count, fetched),
+        data_requests_per_clip=ratio(data.count, fetched),
         bytes_requested=data.bytes_requested,
         bytes_received=data.bytes_received,
         bytes_needed=whole("bytes.needed"),
         bytes_of_gops=whole("bytes.gops"),
-        byte_amplification=_ratio(data.bytes_received, sums.get("bytes.needed", 0)),
+        byte_amplification=ratio(data.bytes_received, sums.get("bytes.needed", 0)),
         bytes_delivered=whole("bytes.delivered"),
         bytes_unverified=whole("bytes.unverified"),
         side_requests=side.count,
@@ -312,11 +331,10 @@ def make_report(counts: Snapshot, since_open: Snapshot, facts: RunFacts) -> Load
         index_bytes=index.bytes_received,
         index_full_passes=counts.event("index").get("full-pass", 0),
         listing_requests=listing.count,
-        **_cache_facts(counts, since_open),
+        **cache_facts(counts, since_open),
         retries=counts.event("retry"),
         throttles=sum(counts.event("throttle").values()),
         fallbacks=counts.event("fallback"),
-        gds_reads=whole("reads.gds"),
         skips=counts.event("skip"),
         refetches=counts.event("refetch"),
         pin_renewals=counts.event("pin"),
@@ -329,37 +347,10 @@ def make_report(counts: Snapshot, since_open: Snapshot, facts: RunFacts) -> Load
         fetch_blocked_seconds=sums.get("seconds.fetch_blocked", 0.0),
         decode_busy_seconds=decode_s,
         decode_busy_share=shares["decode"],
-        queue_occupancy=_ratio(
+        queue_occupancy=ratio(
             sums.get("queue.ready", 0), sums.get("queue.looks", 0) * facts.prefetch
         ),
     )
-
-
-def _cache_facts(counts: Snapshot, since_open: Snapshot) -> dict[str, Any]:
-    sums = counts.sums
-    hits, misses = int(sums.get("cache.hits", 0)), int(sums.get("cache.misses", 0))
-    hit = int(sums.get("bytes.cache_hit", 0))
-    missed = int(sums.get("bytes.cache_missed", 0))
-    return {
-        "cache_hits": hits,
-        "cache_misses": misses,
-        "cache_hit_rate": _ratio(hits, hits + misses),
-        "cache_bytes_hit": hit,
-        "cache_bytes_missed": missed,
-        "cache_byte_hit_rate": _ratio(hit, hit + missed),
-        "cache_bytes_admitted": int(sums.get("bytes.cache_admitted", 0)),
-        "cache_bytes_refused": int(sums.get("bytes.cache_refused", 0)),
-        "cache_evictions": int(sums.get("cache.evicted_segments", 0)),
-        "cache_bytes_evicted": int(sums.get("bytes.cache_evicted", 0)),
-        "cache_seconds": sums.get("seconds.cache", 0.0),
-        "cache_refusals": counts.event("cache-refused"),
-        "cache_rot": counts.event("cache-rot"),
-        "cache_off": since_open.event("cache-off"),
-    }
-
-
-def _ratio(part: float, whole: float) -> float:
-    return part / whole if whole > 0 else 0.0
 
 
 _KEEPS_UP = 0.05

@@ -173,6 +173,12 @@ class NvdecDevice:
                 )
             return self._pool
 
+    @property
+    def peak_bytes(self) -> int:
+        """See :attr:`SessionPool.peak_bytes`; 0 before any session."""
+        pool = self._pool
+        return 0 if pool is None else pool.peak_bytes
+
     def close(self) -> None:
         """Close its sessions, see :meth:`SessionPool.close`."""
         if self._pool is not None:

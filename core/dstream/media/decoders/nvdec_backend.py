@@ -94,6 +94,9 @@ class NvdecBackend:
                     sink.put(feed.pts[number], frame)
             busy_s = self._clock.monotonic_s() - began_s - sink.outcome.convert_s
         tally.packets = len(feed.packets)
+        self._meter.add("bytes.to_device", sum(map(len, feed.packets)))
+        if not key.on_device:
+            self._meter.add("bytes.from_device", tally.frames * key.picture_bytes)
         self._meter.add("frames.nvdec", tally.frames)
         self._meter.add("seconds.nvdec", busy_s)
         return sink.outcome

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from dstream.clock import Clock
 from dstream.format.index import VideoTrack
+from dstream.measure.counters import Meter
 from dstream.media.decoders.choice import DEPTHS
 from dstream.media.decoders.contract import FrameSink, Run
 from dstream.media.decoders.nvdec import NvdecError
@@ -91,12 +92,15 @@ class DeviceOutput:
         pixels: what frames look like.
         clock: measures.
         device: as torch names it.
+        meter: counts what is copied there.
     """
 
     on_device = True
 
-    def __init__(self, pixels: PixelSettings, clock: Clock, device: str) -> None:
+    def __init__(self, pixels: PixelSettings, clock: Clock, device: str, meter: Meter) -> None:
         import torch
+
+        self.meter = meter
 
         self.torch: Any = torch
         self.device = torch.device(device)
@@ -165,7 +169,9 @@ class DeviceFrames:
         return [self._stacked([next(frames[pts]) for pts in clip]) for clip in wanted]
 
     def _stacked(self, frames: list[Any]) -> Any:
-        return self._output.finished(lambda: self._output.torch.stack(frames))
+        clip = self._output.finished(lambda: self._output.torch.stack(frames))
+        self._output.meter.add("bytes.on_device", clip.nbytes)
+        return clip
 
 
 def _checked(frame: Any, key: SessionKey) -> np.dtype[Any]:

@@ -36,8 +36,12 @@ class SessionKey:
     @property
     def size_bytes(self) -> int:
         """Device memory that a session is assumed to hold; an estimate, nothing tells the truth."""
-        picture = self.width * self.height * 3 // 2 * (1 if self.bit_depth == 8 else 2)
-        return max(_LEAST_SESSION_BYTES, _SURFACES * picture)
+        return max(_LEAST_SESSION_BYTES, _SURFACES * self.picture_bytes)
+
+    @property
+    def picture_bytes(self) -> int:
+        """Of one surface."""
+        return self.width * self.height * 3 // 2 * (1 if self.bit_depth == 8 else 2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +72,8 @@ class PoolState:
         self._busy: dict[int, SessionKey] = {}
         self._lost: dict[int, SessionKey] = {}
         self._opened = 0
+        self.peak_bytes = 0
+        """The most that :attr:`held_bytes` has been."""
 
     @property
     def held_bytes(self) -> int:
@@ -105,6 +111,7 @@ class PoolState:
             del self._idle[idle]
         self._opened += 1
         self._busy[self._opened] = key
+        self.peak_bytes = max(self.peak_bytes, self.held_bytes)
         return Lease(self._opened, key, is_new=True, close=tuple(going))
 
     def give_back(self, number: int, *, is_healthy: bool) -> bool:

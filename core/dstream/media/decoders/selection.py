@@ -32,11 +32,6 @@ class DecoderChoice:
     device: str | None = None
     """``cuda:N``: what NVDEC decodes stays there; None: it comes to the host."""
 
-    def engines(self) -> int:
-        """Of the device; 0 where none is used, or before it is."""
-        device = self.nvdec()
-        return 0 if device is None else device.engines
-
     def nvdec(self) -> NvdecDevice | None:
         """The device, shared by the process; None for ``cpu``."""
         return None if self.name == "cpu" else nvdec_device(self.gpu)
@@ -93,7 +88,7 @@ class Decoders:
             output: Output = (
                 HostOutput(pixels, clock)
                 if choice.device is None
-                else DeviceOutput(pixels, clock, choice.device)
+                else DeviceOutput(pixels, clock, choice.device, meter)
             )
             self._nvdec = NvdecBackend(output, meter, clock, self._device)
 

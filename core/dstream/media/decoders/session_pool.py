@@ -64,6 +64,11 @@ class SessionPool(Generic[S]):
         finally:
             self._end(lease, is_healthy, meter)
 
+    @property
+    def peak_bytes(self) -> int:
+        """The most device memory that sessions held at once, by estimate."""
+        return self._state.peak_bytes
+
     def lose(self, thread: threading.Thread) -> None:
         """Count on a thread's session no more: its run hangs."""
         with self._changed:
