@@ -52,7 +52,7 @@ def made_document(**changes: Any) -> BenchDocument:
     decode[20:23] = [30, 40, 10]
     document = BenchDocument(
         target="s3://raw/videos",
-        settings={"frames": 16, "batch_size": 2, "resize": None, "size": (128, 128)},
+        settings={"frames": 16, "batch_size": 2, "resize": None, "size": [128, 128]},
         versions={"dstream": "0.1.0", "torch": None},
         stages=(
             _rate(Stage.LIST, None, "a folder has no listing"),

@@ -34,6 +34,7 @@ from dstream_cli.progress import ProgressLine
 if TYPE_CHECKING:
     from dstream.diagnose.bench.document import BenchDocument
     from dstream.diagnose.bench.recording import Recording
+    from dstream.errors import DstreamError
     from dstream.loader import Clips
 
 NAME = "bench"
@@ -256,7 +257,7 @@ def run(
     size = batch_size or _DEFAULT_BATCH
     outputs = Outputs(html, trace)
     outputs.check()
-    document, recording = _measure(
+    document, recording, error = _measure(
         call,
         lambda: open_clips(call, target, node, **clip),
         target,
@@ -272,6 +273,8 @@ def run(
     )
     call.out.result(document.as_json(), bench_parts(document, details=details))
     outputs.write(call.out, document, recording)
+    if error is not None:
+        raise error
     return 3 if document.skipped else 0
 
 
@@ -313,7 +316,7 @@ def _measure(
     max_spans: int,
     prices: tuple[float, float, float],
     settings: dict[str, Any],
-) -> tuple[BenchDocument, Recording]:
+) -> tuple[BenchDocument, Recording, DstreamError | None]:
     """Run the bench with a line of progress."""
     from dstream.clock import SystemClock
     from dstream.diagnose.bench.bench import bench

@@ -23,7 +23,8 @@ def bench_parts(document: BenchDocument, *, details: bool) -> list[Part]:
         from dstream.loader import LoaderReport
 
         parts.append(Facts(report_facts(LoaderReport(**document.report)), title="Counters"))
-    return [*parts, *skipped_parts(document.skipped)]
+    not_listed = (document.report or {}).get("not_listed", {})
+    return [*parts, *skipped_parts(document.skipped, not_listed)]
 
 
 def _stages(document: BenchDocument) -> Table:
@@ -64,8 +65,12 @@ def _whole_facts(document: BenchDocument) -> list[tuple[str, object]]:
         ("whole", f"{_short(whole.clips_per_second)} clips/s{of_slowest}"),
         (
             "clips",
-            f"{whole.clips:,} in {format_duration(whole.wall_s)}, the first batch after "
-            f"{format_duration(whole.first_batch_s)}",
+            f"{whole.clips:,} in {format_duration(whole.wall_s)}"
+            + (
+                f", the first batch after {format_duration(whole.first_batch_s)}"
+                if whole.clips
+                else ""
+            ),
         ),
         ("consumer", f"waited {whole.stall_share:.0%} of the time after that"),
         ("explained", f"{whole.explained_share:.1%} of the threads' time, by stages and waits"),
@@ -79,9 +84,11 @@ def _whole_facts(document: BenchDocument) -> list[tuple[str, object]]:
     return facts
 
 
-def skipped_parts(failures: Sequence[Mapping[str, str]]) -> list[Part]:
-    """What was skipped, by reason, for people."""
-    if not failures:
+def skipped_parts(
+    failures: Sequence[Mapping[str, str]], not_listed: Mapping[str, int]
+) -> list[Part]:
+    """What was skipped, by reason, for people; below it what was not even listed."""
+    if not failures and not not_listed:
         return []
     by_reason: dict[str, dict[str, str]] = {}
     for failure in failures:
@@ -91,6 +98,7 @@ def skipped_parts(failures: Sequence[Mapping[str, str]]) -> list[Part]:
         (reason, len(files), next(f"{key}: {message}" for key, message in files.items()))
         for reason, files in sorted(by_reason.items(), key=lambda item: -len(item[1]))
     ]
+    rows += [(reason, n, "left out of the listing") for reason, n in sorted(not_listed.items())]
     return [Table(("reason", ">files", "for example"), rows, title="Skipped")]
 
 
@@ -164,6 +172,7 @@ def report_facts(report: LoaderReport) -> list[tuple[str, object]]:
             ("fallbacks", report.fallbacks),
             ("deadlines", report.deadlines),
             ("skipped", report.skips),
+            ("not listed", report.not_listed),
             ("refetched", report.refetches),
             ("not cached", report.cache_refusals),
             ("cache rot", report.cache_rot),

@@ -57,6 +57,10 @@ def test_bench_says_what_a_trace_lacks(
     assert len(slices(trace)) == 10
     assert dropped > 20
     assert f"; {dropped} later ones were dropped" in ran.err
+    ran = dstream("bench", source, *QUICK, "--trace", trace, "--json", "--quiet")
+    dropped = json.loads(trace.read_text())["otherData"]["dropped_spans"]
+    assert BenchDocument.parse(ran.out).dropped_spans == dropped > 20
+    assert ran.err == ""
 
 
 def test_bench_records_a_timeline_and_latencies_and_takes_prices(source: Path) -> None:
@@ -67,6 +71,7 @@ def test_bench_records_a_timeline_and_latencies_and_takes_prices(source: Path) -
     assert document.cost.dollars > document.cost.bytes / 1e7
     assert document.cost.prices.egress_per_gb == 100
     assert sum(point.clips for point in document.timeline) == 12
+    assert document.dropped_spans == 0
     assert sum(document.latencies["wait"].counts) == 6
     assert sum(document.latencies["decode"].counts) >= 12
 

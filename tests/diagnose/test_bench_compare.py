@@ -13,12 +13,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench_made import made_document
+from bench_documents import made_document
 from cli_runner import dstream
 from dstream.diagnose.bench.compare import SCHEMA, compare, parse_bench, side_of
 from dstream.diagnose.bench.document import BenchDocument
 from dstream.diagnose.bench.loader_document import LoaderDocument
 from dstream.diagnose.bench.ratio import compare_rates, mann_whitney_ways
+from dstream.diagnose.bench.verdict import failed
 from dstream.errors import InvalidInputError
 from loader_data import videos
 
@@ -26,8 +27,9 @@ RATES = st.lists(st.floats(0.01, 1e6), min_size=1, max_size=7)
 
 
 def bench(*repeats: float, **settings: Any) -> BenchDocument:
-    made = made_document(repeats[0])
-    return dataclasses.replace(made, repeats=repeats, settings={**made.settings, **settings})
+    made = made_document(repeats=repeats, report={})
+    whole = dataclasses.replace(made.whole, efficiency=repeats[0] / 50)
+    return dataclasses.replace(made, whole=whole, settings={**made.settings, **settings})
 
 
 # The interval
@@ -172,6 +174,9 @@ def test_what_has_nothing_in_common_is_refused() -> None:
         side_of([batches, samples])
     with pytest.raises(InvalidInputError, match="count the same, got none"):
         side_of([])
+    cut_short = dataclasses.replace(clips, verdict=failed(8, InvalidInputError("gone")))
+    with pytest.raises(InvalidInputError, match="has no rate: The run failed after 8 clips"):
+        compare(side_of([clips]), side_of([clips, cut_short]))
     for repeats in ((), (1.0, 0.0), (1.0, math.nan)):
         with pytest.raises(InvalidInputError, match="above 0"):
             compare(side_of([clips]), side_of([dataclasses.replace(clips, repeats=repeats)]))

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from bench_made import made_document
+from bench_documents import made_document
 from dstream.diagnose.bench.document import SCHEMA, BenchDocument
 from dstream.errors import InvalidInputError
 
@@ -19,13 +19,13 @@ def test_a_document_comes_back_as_it_was() -> None:
 @pytest.mark.parametrize(
     ("path", "value", "told"),
     [
-        (("schema",), "dstream.bench/2", SCHEMA),
+        (("schema",), "dstream.bench/3", SCHEMA),
         (("schema",), None, "run the bench again"),
         (("whole", "wall_s"), "ten", "whole.wall_s is 'ten', expected float"),
         (("whole", "clips"), 1.5, "whole.clips is 1.5, expected int"),
         (("stages", 1, "name"), "fry", "stages[1].name is 'fry', expected Stage"),
         (("stages",), {}, "stages is {}, expected tuple"),
-        (("latencies", "fetch", "counts"), [True], "latencies.fetch.counts[0] is True"),
+        (("latencies", "decode", "counts"), [True], "latencies.decode.counts[0] is True"),
         (("verdict", "colour"), "red", "verdict has other fields"),
         (("cost",), 3, "cost is 3, expected an object"),
     ],

@@ -35,8 +35,6 @@ class Listing:
 
     videos: tuple[ObjectInfo, ...]
     """In byte order of their keys."""
-    passed_over: int
-    """Objects that are no video by their name, hidden, empty, or whose name cannot be read by."""
 
     @property
     def sha256(self) -> str:
@@ -56,18 +54,28 @@ def is_video_name(name: str) -> bool:
     return not is_hidden(name) and kind_by_name(name) is True
 
 
-def list_videos(store: Store) -> Listing:
+def list_videos(store: Store, meter: Meter) -> Listing:
     """List a source once.
+
+    Args:
+        store: the source.
+        meter: counts videos that are left out as ``("list-skip", reason)``: empty ones, and those
+            whose name nothing can be read by.
 
     Raises:
         NotFoundError: nothing in it is a video by its name.
     """
     objects = list(store.list(purpose=Purpose.LISTING))
-    videos = [
-        info
-        for info in objects
-        if info.size_bytes > 0 and is_video_name(info.key) and _is_key(info.key)
-    ]
+    videos = []
+    for info in objects:
+        if not is_video_name(info.key):
+            continue
+        if not info.size_bytes:
+            meter.event("list-skip", "empty")
+        elif not _is_key(info.key):
+            meter.event("list-skip", "bad-name")
+        else:
+            videos.append(info)
     if not videos:
         raise NotFoundError(
             f"{store.url} has no video: of {len(objects)} objects none is non-empty and ends in "
@@ -76,7 +84,7 @@ def list_videos(store: Store) -> Listing:
             objects=len(objects),
         )
     videos.sort(key=lambda info: info.key.encode())
-    return Listing(tuple(videos), len(objects) - len(videos))
+    return Listing(tuple(videos))
 
 
 def open_listing(
@@ -94,7 +102,7 @@ def open_listing(
     if not isinstance(source, str | os.PathLike):
         if not hasattr(source, "capabilities"):
             raise InvalidInputError(f"source must be a URL, a path or a store, got {source!r:.200}")
-        return source, list_videos(source)
+        return source, list_videos(source, meter)
 
     def opened(url: str) -> Store:
         return open_store(url, options=options, meter=meter, clock=clock)
@@ -106,7 +114,7 @@ def open_listing(
         return _single(opened(folder or "/"), name)
     store = opened(text)
     try:
-        return store, list_videos(store)
+        return store, list_videos(store, meter)
     except NotFoundError:
         if "://" not in folder or not is_video_name(name):
             raise
@@ -114,7 +122,7 @@ def open_listing(
 
 
 def _single(store: Store, name: str) -> tuple[Store, Listing]:
-    return store, Listing((store.head(name, purpose=Purpose.LISTING),), 0)
+    return store, Listing((store.head(name, purpose=Purpose.LISTING),))
 
 
 def _is_key(key: str) -> bool:

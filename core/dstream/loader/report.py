@@ -144,6 +144,9 @@ class LoaderReport:
     """Reads of arrays from a disk into a GPU's memory by GPUDirect Storage."""
     skips: Mapping[str, int]
     """Clips replaced by others, by reason."""
+    not_listed: Mapping[str, int]
+    """What listings left out since the data set was opened, by reason: empty videos, names that
+    are not UTF-8, folders that cannot be read."""
     refetches: Mapping[str, int]
     """Bytes read once more, by reason."""
 
@@ -336,6 +339,7 @@ def make_report(counts: Snapshot, since_open: Snapshot, facts: RunFacts) -> Load
         throttles=sum(counts.event("throttle").values()),
         fallbacks=counts.event("fallback"),
         skips=counts.event("skip"),
+        not_listed=since_open.event("list-skip"),
         refetches=counts.event("refetch"),
         pin_renewals=counts.event("pin"),
         deadlines=counts.event("deadline"),

@@ -12,17 +12,17 @@ from typing import Any
 
 from dstream.clock import Clock
 from dstream.diagnose.bench.accounting import explained_share
-from dstream.diagnose.bench.document import BenchDocument, Cost, Whole
-from dstream.diagnose.bench.limits import Measured
+from dstream.diagnose.bench.document import BenchDocument, Cost, Stage, Whole
 from dstream.diagnose.bench.processes import usable_cores
 from dstream.diagnose.bench.recording import Recording
 from dstream.diagnose.bench.roofline import Roofline
 from dstream.diagnose.bench.run import WholeRun, Wish, run_whole
 from dstream.diagnose.bench.stages import Found, Setup, measured, stage_rates
-from dstream.diagnose.bench.verdict import judge
+from dstream.diagnose.bench.verdict import failed, judge
 from dstream.diagnose.bench.versions import versions
 from dstream.diagnose.prices import Prices
 from dstream.diagnose.s3_request import Kind
+from dstream.errors import DstreamError
 from dstream.loader.clips import Clips
 from dstream.loader.loader import Loader
 from dstream.loader.report import LoaderReport
@@ -38,8 +38,11 @@ def bench(
     prices: Prices,
     clock: Clock,
     tell: Callable[[int], None],
-) -> tuple[BenchDocument, Recording]:
-    """Measure a loader; besides what was found, gives what the judged run recorded.
+) -> tuple[BenchDocument, Recording, DstreamError | None]:
+    """Measure a loader.
+
+    Gives what was found, what the judged run recorded, and the error that ended it early, if one
+    did: then no stage is measured alone, and there are no more runs.
 
     Args:
         open_clips: opens the data; its time counts as listing.
@@ -53,7 +56,7 @@ def bench(
         tell: hears how many clips there were, after each batch.
 
     Raises:
-        As opening, and as iterating over the loader.
+        As opening; and as iterating over the loader, before anything was delivered or skipped.
     """
     importlib.import_module("dstream.api")  # which is no part of opening
     began_s = clock.monotonic_s()
@@ -66,8 +69,13 @@ def bench(
         loader = clips.loader(batch_size, spans=recording.spans, **options)
         with recording.watching(loader):
             runs.append((run_whole(clips, loader, wish, clock, tell), loader, recording))
+        if runs[-1][0].error is not None:
+            break
     ranked = sorted(runs, key=lambda run: run[0].clips_per_second)
-    whole, loader, recording = ranked[(len(ranked) - 1) // 2]
+    error = runs[-1][0].error
+    whole, loader, recording = runs[-1] if error is not None else ranked[(len(ranked) - 1) // 2]
+    if error is not None and not any(run.report.clips or run.report.skips for run, _, _ in runs):
+        raise error
     setup = Setup(
         slots=len(clips),
         batch_size=batch_size,
@@ -78,31 +86,38 @@ def bench(
         opening_requests=opening_requests,
     )
     found = Found(setup, whole)
-    roofline = Roofline(clips, loader, found, clock)
-    roofline.measure()
-    run = roofline.what_if(measured(found))
+    if error is None:
+        roofline = Roofline(clips, loader, found, clock)
+        roofline.measure()
+        run = roofline.what_if(measured(found))
+        slowest = run.slowest[1] if run.limits else None
+        verdict, alone_s = judge(run), roofline.seconds
+    else:
+        found.why_not.update(dict.fromkeys(Stage, "the run failed"))
+        verdict, alone_s, slowest = failed(whole.report.clips, error), None, None
     document = BenchDocument(
         target=target,
-        settings={**settings, "alone_s": roofline.seconds},
+        settings={**settings, "alone_s": alone_s},
         versions=versions(),
         stages=stage_rates(found),
-        whole=_whole(whole, run),
-        verdict=judge(run),
+        whole=_whole(whole, slowest),
+        verdict=verdict,
         timeline=recording.timeline(),
         latencies=recording.latencies(),
         repeats=tuple(run.clips_per_second for run, _, _ in runs),
         cost=_cost(whole.report, prices),
         report=whole.report.as_json(),
         skipped=tuple(asdict(failure) for failure in loader.failures),
+        dropped_spans=recording.spans.dropped if wish.max_spans else 0,
     )
-    return document, recording
+    return document, recording, error
 
 
-def _whole(whole: WholeRun, run: Measured) -> Whole:
+def _whole(whole: WholeRun, slowest: float | None) -> Whole:
     return Whole(
         clips=whole.report.clips,
         clips_per_second=whole.clips_per_second,
-        efficiency=whole.clips_per_second / run.slowest[1] if run.limits else None,
+        efficiency=None if slowest is None else whole.clips_per_second / slowest,
         stall_share=whole.stall_share,
         first_batch_s=whole.report.first_batch_seconds,
         wall_s=whole.wall_s,

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dstream.diagnose.bench import loader_document
-from dstream.diagnose.bench.document import BenchDocument
+from dstream.diagnose.bench.document import BenchDocument, Cause
 from dstream.diagnose.bench.loader_document import LoaderDocument, typical
 from dstream.diagnose.bench.ratio import FEWEST_REPEATS, Ratio, compare_rates
 from dstream.errors import InvalidInputError
@@ -87,8 +87,11 @@ def side_of(documents: Sequence[Document]) -> Side:
     """Take the documents of one side together.
 
     Raises:
-        InvalidInputError: there is none, or their rates are of different things.
+        InvalidInputError: there is none, one failed, or their rates are of different things.
     """
+    for each in documents:
+        if each.verdict.cause == Cause.FAILED:
+            raise InvalidInputError(f"a bench that failed has no rate: {each.verdict.sentence}")
     units = {_unit(each) for each in documents}
     if len(units) != 1:
         raise InvalidInputError(

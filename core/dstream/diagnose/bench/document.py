@@ -16,7 +16,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 from dstream.diagnose.prices import Prices
 from dstream.errors import InvalidInputError
 
-SCHEMA = "dstream.bench/1"
+SCHEMA = "dstream.bench/2"
 
 
 class Stage(StrEnum):
@@ -59,6 +59,8 @@ class Cause(StrEnum):
     """Every stage is faster than the whole: too little is prefetched to hide its jitter."""
     UNKNOWN = "unknown"
     """Not enough was measured."""
+    FAILED = "failed"
+    """None: an error ended the run, and what was counted until then is told."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,6 +185,8 @@ class BenchDocument:
     """:class:`~dstream.loader.report.LoaderReport`; None for a loader of another make."""
     skipped: tuple[Mapping[str, Any], ...] = ()
     """``sample_key``, ``reason`` and ``message`` of the first skipped clip of each file."""
+    dropped_spans: int = 0
+    """Those that the trace lacks, where one was asked for."""
     schema: str = SCHEMA
 
     def as_json(self) -> dict[str, Any]:

@@ -18,8 +18,8 @@ _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 """Nothing is loaded and nothing runs, whatever a name in the data tries."""
 
 _COUNTED = (
-    "retries", "fallbacks", "skips", "refetches", "deadlines", "cache_refusals", "cache_rot",
-    "cache_off", "pin_renewals",
+    "retries", "fallbacks", "skips", "refetches", "not_listed", "deadlines", "cache_refusals",
+    "cache_rot", "cache_off", "pin_renewals",
 )  # fmt: skip
 """Fields of the report that count by reason."""
 _MOST_SKIPPED = 20

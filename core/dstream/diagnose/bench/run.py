@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from dstream.clock import Clock
 from dstream.diagnose.bench.accounting import ThreadTime, thread_times
+from dstream.errors import DstreamError
 from dstream.loader.clips import Clips
 from dstream.loader.loader import Loader
 from dstream.loader.report import LoaderReport
@@ -43,6 +44,8 @@ class WholeRun:
     """From the first request for a batch to the end of the last step."""
     cpu_s: float
     """Of this process in it."""
+    error: DstreamError | None = None
+    """What ended it early."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +86,8 @@ def steady_pace(first: Moment, last: Moment) -> tuple[float, float]:
 def run_whole(
     clips: Clips, loader: Loader, wish: Wish, clock: Clock, tell: Callable[[int], None]
 ) -> WholeRun:
-    """Take batches until there were enough clips or the time is up; the loader is closed then.
+    """Take batches until there were enough clips or the time is up, or the loader fails; it is
+    closed then.
 
     Args:
         clips: what the loader delivers.
@@ -96,28 +100,32 @@ def run_whole(
     began_s = ended_s = clock.monotonic_s()
     first = last = Moment(0.0, 0, 0, 0.0)
     step_s = notes_s = 0.0
+    error: DstreamError | None = None
     with loader:
-        for batch in loader:
-            came_s = clock.monotonic_s()
-            sums = clips.meter.snapshot().minus(before).sums
-            last = Moment(
-                clock.monotonic_s() - began_s,
-                last.delivered + len(batch),
-                int(sums.get("clips.decoded", 0)),
-                sums.get("seconds.wait", 0.0),
-            )
-            first = first if first.delivered else last
-            tell(last.delivered)
-            resumed_s = clock.monotonic_s()
-            notes_s += resumed_s - came_s
-            if wish.step_s:
-                clock.sleep(wish.step_s)
-            ended_s = clock.monotonic_s()
-            step_s += ended_s - resumed_s
-            if wish.clips and last.delivered >= wish.clips:
-                break
-            if wish.seconds and ended_s - began_s >= wish.seconds:
-                break
+        try:
+            for batch in loader:
+                came_s = clock.monotonic_s()
+                sums = clips.meter.snapshot().minus(before).sums
+                last = Moment(
+                    clock.monotonic_s() - began_s,
+                    last.delivered + len(batch),
+                    int(sums.get("clips.decoded", 0)),
+                    sums.get("seconds.wait", 0.0),
+                )
+                first = first if first.delivered else last
+                tell(last.delivered)
+                resumed_s = clock.monotonic_s()
+                notes_s += resumed_s - came_s
+                if wish.step_s:
+                    clock.sleep(wish.step_s)
+                ended_s = clock.monotonic_s()
+                step_s += ended_s - resumed_s
+                if wish.clips and last.delivered >= wish.clips:
+                    break
+                if wish.seconds and ended_s - began_s >= wish.seconds:
+                    break
+        except DstreamError as failed:
+            error, ended_s = failed, clock.monotonic_s()
         cpu_s = time.process_time() - cpu_s
         report = loader.report()
     # Threads that were left in a wait have come home: now all of their time is counted.
@@ -130,4 +138,5 @@ def run_whole(
         stall_share=stall_share,
         wall_s=ended_s - began_s,
         cpu_s=cpu_s,
+        error=error,
     )

@@ -39,6 +39,18 @@ def judge(run: Measured) -> Verdict:
     return kinds.get(pool, _decoding)(run, limit)
 
 
+def failed(clips: int, error: Exception) -> Verdict:
+    """In a verdict's place, of a run that an error ended."""
+    return Verdict(
+        cause=Cause.FAILED,
+        sentence=f"The run failed after {clips:,} clips, so no stage was measured alone: {error}",
+        evidence=str(error),
+        setting=None,
+        new_value=None,
+        expected_gain=1.0,
+    )
+
+
 def _fetching(run: Measured, limit: float) -> Verdict:
     alone = f"{run.fetchers} at once give {_rate(limit)} alone"
     if run.throttle_share > _THROTTLED:
