@@ -10,6 +10,7 @@ import pytest
 from dstream.diagnose.bench.accounting import explained_share, thread_times
 from dstream.diagnose.bench.alone import Pace, undisturbed
 from dstream.diagnose.bench.document import Stage
+from dstream.diagnose.bench.engines import Engines
 from dstream.diagnose.bench.limits import Pool
 from dstream.diagnose.bench.run import WholeRun
 from dstream.diagnose.bench.stages import Found, Setup, measured, stage_rates
@@ -88,6 +89,20 @@ def test_a_part_slower_than_the_whole_is_measured_again(
 ) -> None:
     paces = iter([pace(4, rate) for rate in rates])
     assert undisturbed(paces.__next__, whole).clips_per_second == taken
+
+
+@pytest.mark.parametrize(
+    ("engines", "unit"),
+    [
+        (None, "frames/s"),
+        (Engines(7, 700.0, 25.0, decodes_all=True), "frames/s, nvdec"),
+        (Engines(7, 700.0, 25.0, decodes_all=False), "frames/s, nvdec+cpu"),
+    ],
+)
+def test_the_decoder_is_named(engines: Engines | None, unit: str) -> None:
+    run = replace(found(PACES), engines=engines)
+    assert next(r.own_unit for r in stage_rates(run) if r.name is Stage.DECODE) == unit
+    assert measured(run).limits.get(Pool.ENGINES) == (engines and 25.0)
 
 
 def test_the_limits_of_a_run() -> None:

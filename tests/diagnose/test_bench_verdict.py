@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dstream.diagnose.bench.document import Cause
+from dstream.diagnose.bench.engines import Engines
 from dstream.diagnose.bench.limits import Measured, Pool, WhatIf, together
 from dstream.diagnose.bench.verdict import judge
 
@@ -20,6 +21,8 @@ BALANCED = {
     Pool.CONSUMING: 20_000.0,
     Pool.CPU: 110.0,
 }
+
+ENGINES = Engines(7, 700.0, 120.0, decodes_all=True, published=771.0)
 
 
 def run(limits: dict[Pool, float], whole: float, **facts: Any) -> Measured:
@@ -108,6 +111,22 @@ TABLE = {
     "busy threads that others slow down": (
         run({}, 55.0, batch_size=1, prefetch=1, busy={Pool.DECODING: 0.94}),
         Cause.CPU, None, "4 CPUs", 2.0, "",
+    ),
+    "the GPU's decoders": (
+        run({Pool.DECODING: 100.0, Pool.ENGINES: 120.0, Pool.CPU: 1e4}, 98.0, engines=ENGINES),
+        Cause.NVDEC, None, "20% of the pixels", 5.0,
+        "7 NVDEC engines decode 700 frames/s each of 771 that NVIDIA publishes, 120 clips/s at",
+    ),
+    "the GPU's decoders, in long GOPs": (
+        run(
+            {Pool.DECODING: 100.0, Pool.ENGINES: 120.0, Pool.CPU: 1e4}, 98.0, engines=ENGINES,
+            amplification=8.8, fewer_frames=WhatIf("clips_per_gop", "16", 400.0),
+        ),
+        Cause.LONG_GOPS, "clips_per_gop", "16", 4.0, "7 NVDEC engines",
+    ),
+    "idle decoders of a GPU": (
+        run({Pool.ENGINES: 400.0}, 98.0, engines=ENGINES),
+        Cause.CPU, None, "4 CPUs", 2.0, "2 CPUs are all there is",
     ),
     "copies": (run({Pool.COPYING: 30.0}, 29.0), Cause.COPY, None, None, 100 / 30, ""),
     "handing over": (run({Pool.CONSUMING: 30.0}, 29.0), Cause.COLLATE, None, None, 100 / 30, ""),

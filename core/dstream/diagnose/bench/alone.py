@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from dstream.clock import Clock
+from dstream.format.index import VideoTrack
 from dstream.loader.batch import ArrayMaker, make_batch
 from dstream.loader.buffers import BufferPool
 from dstream.loader.clips import Clips
@@ -110,6 +111,10 @@ class Units:
     def has_groups(self) -> bool:
         """Several clips are decoded at once."""
         return any(len(draws) > 1 for draws in self._units)
+
+    def first_track(self) -> VideoTrack:
+        """Of the video that the first clip is of."""
+        return self.reader.plan(self._units[0][0]).sample.index.track
 
     def fetch(self, number: int) -> FetchedUnit:
         """Plan and fetch a unit, as a fetching thread does."""

@@ -47,6 +47,8 @@ class Cause(StrEnum):
     """Many more frames are decoded than delivered."""
     DECODE_THREADS = "decode-threads"
     """Fewer decoding threads than the machine could run."""
+    NVDEC = "nvdec"
+    """The engines of the GPU that decode."""
     CPU = "cpu"
     """All CPUs decode or convert."""
     COLLATE = "collate"

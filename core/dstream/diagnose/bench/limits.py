@@ -12,6 +12,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from dstream.diagnose.bench.engines import Engines
+
 
 class Pool(StrEnum):
     """What stages share."""
@@ -21,6 +23,7 @@ class Pool(StrEnum):
     CONSUMING = "the consumer"
     COPYING = "copying to the device"
     CPU = "the CPUs"
+    ENGINES = "NVDEC's engines"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +71,8 @@ class Measured:
 
     workers: int = 1
     cpus: int = 1
+    engines: Engines | None = None
+    """Of the GPU, where they decode."""
     amplification: float = 1.0
     """Frames decoded over frames delivered."""
     more_workers: WhatIf | None = None

@@ -11,11 +11,13 @@ from functools import partial
 from dstream.clock import Clock
 from dstream.diagnose.bench.alone import Alone, Pace, Units, undisturbed
 from dstream.diagnose.bench.document import Stage
+from dstream.diagnose.bench.engines import engines_of, published_frames_per_second
 from dstream.diagnose.bench.limits import Measured, Pool, WhatIf
 from dstream.diagnose.bench.stages import Found
 from dstream.errors import DstreamError
 from dstream.loader.clips import Clips
 from dstream.loader.loader import Loader
+from dstream.media.decoders.choice import DEPTHS
 
 _LONGEST_S, _SHORTEST_S = 2.0, 0.2
 _PART = 1 / 8
@@ -72,6 +74,7 @@ class Roofline:
         if Stage.FETCH in found.paces:
             decode, whole = partial(alone.decode, units, settings.workers), found.whole
             self._try(Stage.DECODE, lambda: undisturbed(decode, whole.clips_per_second))
+            self._engines()
             self._try(Stage.COLLATE, lambda: alone.collate(units))
         clip_bytes = report.bytes_delivered // max(1, report.clips)
         if no_gpu := why_no_gpu():
@@ -88,6 +91,26 @@ class Roofline:
             self._found.paces[stage] = pace()
         except DstreamError as error:
             self._found.why_not[stage] = str(error)
+
+    def _engines(self) -> None:
+        """Those of NVDEC, by what was counted while decoding alone."""
+        pace = self._found.paces.get(Stage.DECODE)
+        choice = self._found.setup.settings.decoder
+        nvdec = choice.nvdec()
+        if pace is None or nvdec is None:
+            return
+        published = None
+        if not why_no_gpu():
+            import torch
+
+            track = self._units.first_track()
+            published = published_frames_per_second(
+                torch.cuda.get_device_capability(choice.gpu),
+                track.codec,
+                DEPTHS.get(track.pix_fmt, 0),
+                track.width * track.height,
+            )
+        self._found.engines = engines_of(pace.counts, pace.clips, nvdec.engines, published)
 
     def _cache(self) -> Pace:
         pace = self._alone.fetch(
@@ -108,7 +131,7 @@ class Roofline:
         with suppress(DstreamError):
             if pool is Pool.FETCHING:
                 run = replace(run, more_fetchers=self._more_fetchers(run))
-            if pool in (Pool.DECODING, Pool.CPU):
+            if pool in (Pool.DECODING, Pool.ENGINES, Pool.CPU):
                 run = replace(run, more_workers=self._more_workers(run))
                 run = replace(run, fewer_frames=self._fewer_frames(run))
         return run

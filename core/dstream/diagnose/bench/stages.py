@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from dstream.diagnose.bench.alone import Pace
 from dstream.diagnose.bench.document import Stage, StageRate
+from dstream.diagnose.bench.engines import Engines
 from dstream.diagnose.bench.limits import Measured, Pool, together
 from dstream.diagnose.bench.run import WholeRun
 from dstream.loader.concurrency import FIRST
@@ -45,7 +46,7 @@ class Setup:
     opening_requests: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Found:
     """The run, the paces of its stages alone, and why some have none."""
 
@@ -53,6 +54,8 @@ class Found:
     whole: WholeRun
     paces: dict[Stage, Pace] = field(default_factory=dict)
     why_not: dict[Stage, str] = field(default_factory=dict)
+    engines: Engines | None = None
+    """Of the GPU, while decoding alone."""
 
     def alone(self, stage: Stage) -> float | None:
         """Clips/s of a stage alone; None where it was not measured."""
@@ -86,6 +89,7 @@ def measured(found: Found) -> Measured:
         uncached=found.alone(Stage.FETCH) if cache else None,
         workers=setup.settings.workers,
         cpus=setup.cpus,
+        engines=found.engines,
         amplification=report.decode_amplification,
     )
 
@@ -103,6 +107,8 @@ def _limits(found: Found) -> dict[Pool, float]:
         limits[Pool.FETCHING] = together(fetching)
     if rate := found.alone(Stage.DECODE):
         limits[Pool.DECODING] = rate
+    if found.engines is not None:
+        limits[Pool.ENGINES] = found.engines.clips_per_second
     if rate := found.alone(Stage.COLLATE):
         step = setup.batch_size / setup.step_s if setup.step_s else math.inf
         limits[Pool.CONSUMING] = together([rate, step])
@@ -149,13 +155,20 @@ def stage_rates(found: Found) -> tuple[StageRate, ...]:
                 name=stage,
                 clips_per_second=rate,
                 own_rate=None if rate is None else rate * amounts[stage],
-                own_unit=_UNITS[stage],
+                own_unit=_UNITS[stage] + (_decoder(found) if stage is Stage.DECODE else ""),
                 busy_share=busy.get(stage),
                 threads=threads.get(stage, 1),
                 why_not="" if rate is not None else found.why_not.get(stage, "none was needed"),
             )
         )
     return tuple(rows)
+
+
+def _decoder(found: Found) -> str:
+    """What decodes, where it is not the CPU."""
+    if found.engines is None:
+        return ""
+    return ", nvdec" if found.engines.decodes_all else ", nvdec+cpu"
 
 
 def _clips_per_second(found: Found) -> dict[Stage, float]:

@@ -129,6 +129,10 @@ def _decoding(run: Measured, limit: float) -> Verdict:
         evidence += _rate(run.clips_per_second)
         return _verdict(run, Cause.UNKNOWN, what, evidence, advice="measure on a quieter machine")
     alone = f"{_giving(run.workers)} {_rate(run.limits.get(Pool.DECODING, limit))} alone"
+    at_work = run.limits.get(Pool.ENGINES, math.inf)
+    is_engines = run.engines is not None and limit >= _EXPLAINED * at_work
+    if is_engines and run.engines is not None:
+        alone = f"{run.engines.told}, {_rate(at_work)} at most"
     remedies = [
         _threads_verdict(run, run.more_workers, alone) if run.more_workers else None,
         _frames_verdict(run, run.fewer_frames, alone) if run.fewer_frames else None,
@@ -136,6 +140,8 @@ def _decoding(run: Measured, limit: float) -> Verdict:
     best = max(filter(None, remedies), key=lambda v: v.expected_gain, default=None)
     if best is not None and best.expected_gain >= _HELPS:
         return best
+    if is_engines:
+        return _engines(run, limit, alone)
     more_workers = run.more_workers
     tried = (
         f"and {run.cpus} CPUs are all there is"
@@ -157,6 +163,21 @@ def _decoding(run: Measured, limit: float) -> Verdict:
     )
 
 
+def _engines(run: Measured, limit: float, alone: str) -> Verdict:
+    lifted = {Pool.DECODING: math.inf, Pool.ENGINES: math.inf}
+    _, others = run.without(lifted)
+    share = f"{limit / others:.0%} of the pixels" if limit < others < math.inf else None
+    return _verdict(
+        run,
+        Cause.NVDEC,
+        "The GPU's decoders set the pace",
+        alone,
+        lifted=lifted,
+        new_value=share,
+        advice=f"store {share or 'smaller pictures'}, or shorter GOPs where amplification is high",
+    )
+
+
 def _threads_verdict(run: Measured, more: WhatIf, alone: str) -> Verdict:
     return _verdict(
         run,
@@ -170,7 +191,7 @@ def _threads_verdict(run: Measured, more: WhatIf, alone: str) -> Verdict:
 
 
 def _frames_verdict(run: Measured, fewer: WhatIf, alone: str) -> Verdict:
-    # Decoding less needs less of the CPUs in proportion.
+    # Decoding less needs less of the CPUs and of a GPU's engines in proportion.
     share = fewer.clips_per_second / run.limits.get(Pool.DECODING, fewer.clips_per_second)
     return _verdict(
         run,
@@ -180,7 +201,7 @@ def _frames_verdict(run: Measured, fewer: WhatIf, alone: str) -> Verdict:
         f"{figures(fewer.clips_per_second)} with {fewer.setting}={fewer.value}",
         lifted={
             Pool.DECODING: fewer.clips_per_second,
-            Pool.CPU: run.limits.get(Pool.CPU, math.inf) * share,
+            **{pool: run.limits.get(pool, math.inf) * share for pool in (Pool.CPU, Pool.ENGINES)},
         },
         setting=fewer.setting,
         new_value=fewer.value,
