@@ -17,6 +17,7 @@ from dstream_cli.options import (
     Quiet,
     Repo,
     S3Args,
+    by_name,
     common,
     epilog,
     is_path,
@@ -53,7 +54,7 @@ def run(
     cache: Cache = "",
     cache_bytes: CacheBytes = "",
     threads: Annotated[
-        int, typer.Option(metavar="N", min=1, help="warm: videos at the same time.")
+        int, typer.Option(metavar="N", min=1, help="warm: files at the same time.")
     ] = 16,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="clear: delete nothing, tell what would go.")
@@ -66,7 +67,7 @@ def run(
 ) -> int:
     """Show what the node's cache holds, fill it before a run, or empty it.
 
-    warm reads every video once, until the budget is used up; it ends with 3 when some could not
+    warm reads every file once, until the budget is used up; it ends with 3 when some could not
     be read. clear is safe while others read: they fetch again what they need.
     """
     call = common(context, repo=repo, quiet=quiet, s3_arg=s3_arg)
@@ -166,7 +167,7 @@ def _warm(call: Common, target: str, threads: int, cache: dict[str, Any]) -> int
                 total=now.files_total,
                 done_bytes=now.gop_bytes,
                 total_bytes=None,
-                what="videos",
+                what="files",
             )
 
         done = warm(clips, threads=threads, progress=show)
@@ -174,7 +175,7 @@ def _warm(call: Common, target: str, threads: int, cache: dict[str, Any]) -> int
     added_bytes = int(counts.sums.get("bytes.cache_admitted", 0))
     document = {"target": target, "warmed": done, "added_bytes": added_bytes}
     facts: list[tuple[str, object]] = [
-        ("videos", f"{done.files:,} of {done.files_total:,}"),
+        ("files", f"{done.files:,} of {done.files_total:,}"),
         ("added", f"{format_bytes(added_bytes)} of {format_bytes(done.gop_bytes)} gone through"),
     ]
     if done.is_full:
@@ -184,7 +185,7 @@ def _warm(call: Common, target: str, threads: int, cache: dict[str, Any]) -> int
         facts.append(("cache off", ", ".join(off)))
     parts: list[Part] = [Facts(facts)]
     if done.failed:
-        parts.append(Table(("video", "why not"), list(done.failed[:20]), title="Not read"))
+        parts.append(Table(("file", "why not"), list(done.failed[:20]), title="Not read"))
     call.out.result(document, parts)
     return 3 if done.failed else 0
 
@@ -198,4 +199,5 @@ def _open(call: Common, target: str, cache: dict[str, Any]) -> Clips:
         return dstream.clips(folder, frames=1, options=options, **cache)
     repo = dstream.open(call.repo_url(target), options=options, **cache)
     call.context.call_on_close(repo.close)
-    return repo.clips(target, frames=1, recipe=None)
+    with by_name(target):
+        return repo.clips(target, frames=1, recipe=None)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from dstream.errors import InvalidInputError
-from dstream_cli.options import Common, is_path
+from dstream_cli.options import Common, by_name, is_path
 
 if TYPE_CHECKING:
     from dstream.loader import Clips
@@ -33,7 +33,8 @@ def open_clips(
             clip["recipe"] = recipe
         repo = dstream.open(call.repo_url(target), options=options, **cache)
         call.context.call_on_close(repo.close)
-        return repo.clips(target, split=split, where=where, **clip)
+        with by_name(target):
+            return repo.clips(target, split=split, where=where, **clip)
     if split is not None or where is not None or recipe:
         raise InvalidInputError(
             "--split, --where and --recipe need a dataset: raw videos have none of them"

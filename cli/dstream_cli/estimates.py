@@ -8,30 +8,35 @@ from dstream_cli.plain import counted
 from dstream_cli.render import Facts, Part, Table
 
 
-def estimate_parts(found: Estimate) -> list[Part]:
-    """The estimate for people: what was found, then both layouts side by side."""
+def estimate_parts(found: Estimate, unit: str) -> list[Part]:
+    """The estimate for people: what was found, then both layouts side by side.
+
+    Args:
+        found: the estimate.
+        unit: what a file of the recipe is called, such as ``video``.
+    """
     facts: list[tuple[str, object]] = [
         (
             "found",
-            f"{counted(found.videos, 'video')}, {counted(found.side_files, 'side file')}, "
+            f"{counted(found.videos, unit)}, {counted(found.side_files, 'side file')}, "
             f"{format_bytes(found.bytes)}",
         ),
         (
             "sampled",
-            f"{counted(found.sampled_videos, 'video')} by reading "
+            f"{counted(found.sampled_videos, unit)} by reading "
             f"{format_bytes(found.sampled_bytes)} at {format_bytes(found.bytes_per_s)}/s",
         ),
         (
             "expected",
-            f"{counted(found.usable_videos, 'usable video')}, "
-            f"{format_duration(found.duration_s)} of film",
+            f"{counted(found.usable_videos, f'usable {unit}')}, "
+            f"{format_duration(found.duration_s)} in all",
         ),
     ]
     if found.full_pass_videos:
         facts.append(
             (
                 "full passes",
-                f"{counted(found.full_pass_videos, 'video')} to be read whole to be indexed",
+                f"{counted(found.full_pass_videos, unit)} to be read whole to be indexed",
             )
         )
     if found.quarantined:

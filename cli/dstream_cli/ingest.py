@@ -235,18 +235,19 @@ class Job:
         """Say what it would cost. Needs no repository. Returns the exit code."""
         from dstream.ingest import SkipLog, dry_run
         from dstream.measure import Meter
-        from dstream.recipe import load_recipe
+        from dstream.recipe import files_of, load_recipe
         from dstream_cli.estimates import estimate_parts
 
         meter, skips = Meter(), SkipLog()
+        recipe = load_recipe(self.recipe, self.params)
         found = dry_run(
             self.call.open_store(self.source, meter, on_skip=skips),
-            recipe=load_recipe(self.recipe, self.params),
+            recipe=recipe,
             settings=self.settings,
             meter=meter,
             skips=skips,
         )
-        self.call.out.result(found, estimate_parts(found))
+        self.call.out.result(found, estimate_parts(found, "file" if files_of(recipe) else "video"))
         return 0
 
     def _line(self) -> ProgressLine:
@@ -256,7 +257,7 @@ class Job:
 
 
 def _show(line: ProgressLine, progress: Progress) -> None:
-    what = "videos" if not progress.quarantined else f"videos ({progress.quarantined} quarantined)"
+    what = "files" if not progress.quarantined else f"files ({progress.quarantined} quarantined)"
     line.update(
         done=progress.files_done,
         total=progress.files_total,

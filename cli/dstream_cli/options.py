@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dstream.errors import InvalidInputError
+from dstream.errors import InvalidInputError, NotFoundError
 from dstream_cli.render import Output
 
 if TYPE_CHECKING:
@@ -157,6 +158,24 @@ def named_values(pairs: Sequence[str], option: str) -> dict[str, str]:
             raise InvalidInputError(f"{option} takes NAME=VALUE, got {name!r} without a value")
         values[name.strip()] = value
     return values
+
+
+@contextmanager
+def by_name(target: str) -> Iterator[None]:
+    """Looking ``target`` up by name in the body; where that fails and a path is meant, it is told.
+
+    Raises:
+        NotFoundError: as the body.
+    """
+    try:
+        yield
+    except NotFoundError as error:
+        if not Path(target).exists():
+            raise
+        raise NotFoundError(
+            f"{error}. {target!r} was taken for a name; what lies here is ./{target}",
+            **error.facts,
+        ) from error
 
 
 def is_path(target: str, repo: str) -> bool:

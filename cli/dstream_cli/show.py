@@ -8,7 +8,18 @@ from typing import Annotated
 import typer
 
 from dstream.errors import InvalidInputError, NotFoundError
-from dstream_cli.options import Common, Debug, Json, Quiet, Repo, S3Args, common, epilog, is_path
+from dstream_cli.options import (
+    Common,
+    Debug,
+    Json,
+    Quiet,
+    Repo,
+    S3Args,
+    by_name,
+    common,
+    epilog,
+    is_path,
+)
 from dstream_cli.render import Line
 
 NAME = "show"
@@ -60,7 +71,8 @@ def _generation(call: Common, reference: str) -> None:
     from dstream_cli.datasets import generation_document, generation_parts
 
     catalog = call.catalog(target=reference)
-    generation = catalog.resolve(reference)
+    with by_name(reference):
+        generation = catalog.resolve(reference)
     if call.out.quiet and not call.out.json:
         call.out.result({}, [Line(generation.label)])
         return

@@ -173,11 +173,37 @@ def test_show_an_array_in_rows(tmp_path: Path) -> None:
     repo = str(tmp_path / "repo")
     assert dstream("init", repo).code == 0
     ingest = ("ingest", tmp_path / "source", "--name", "latents", "--recipe", "arrays")
-    assert dstream(*ingest, "--repo", repo).code == 0
+    estimate = dstream(*ingest, "--dry-run").out
+    assert "expected  1 usable file, 1 min 40 s in all" in estimate
+    assert "video" not in estimate
+    ran = dstream(*ingest, "--repo", repo)
+    assert ran.code == 0
+    assert "video" not in ran.err
+    warmed = dstream("cache", "warm", "latents", "--repo", repo, "--cache", tmp_path / "cache",
+                     "--cache-bytes", "64MB")  # fmt: skip
+    assert warmed.out.startswith("files  1 of 1")
+    assert "video" not in warmed.out + warmed.err
     told = dstream("show", "latents", "a.npy", "--repo", repo).out
     assert "float32[4,6]" in told
     assert "rows    100" in told
     assert not any(word in told for word in ("video", "GOP", "pixels", "frame"))
+
+
+@pytest.mark.parametrize("verb", [["bench"], ["plan"], ["show"], ["cache", "warm"]], ids=" ".join)
+def test_a_folder_that_was_taken_for_a_name_is_pointed_at(
+    verb: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("DSTREAM_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("DSTREAM_CACHE_BYTES", "64MB")
+    ran = dstream(*verb, "films")
+    assert (ran.code, ran.out) == (10, "")
+    assert "./films" not in ran.err
+    (tmp_path / "films").mkdir()
+    ran = dstream(*verb, "films")
+    assert (ran.code, ran.out) == (10, "")
+    assert "nothing is named 'films'" in ran.err
+    assert "'films' was taken for a name; what lies here is ./films" in ran.err
 
 
 def test_show_a_rotated_sample_with_a_wild_name() -> None:
