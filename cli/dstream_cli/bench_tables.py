@@ -81,6 +81,8 @@ def _whole_facts(document: BenchDocument) -> list[tuple[str, object]]:
         facts.append(("cost", f"{paid}: ${cost.dollars:.2g} at {at}"))
     if alone_s is not None:
         facts.append(("alone", f"each stage for {format_duration(alone_s)}, after the run"))
+    if told := document.settings.get("nvdec_alone"):
+        facts.append(("NVDEC alone", told))
     return facts
 
 

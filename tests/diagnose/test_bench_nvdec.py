@@ -39,3 +39,5 @@ def test_decode_names_its_decoder(
     )[0]
     units = {stage.name: stage.own_unit for stage in document.stages}
     assert units[Stage.DECODE] == unit
+    told = str(document.settings.get("nvdec_alone", ""))
+    assert told.startswith("2 NVDEC engines decode ") is (decoder == "auto")

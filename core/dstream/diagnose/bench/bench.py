@@ -95,9 +95,10 @@ def bench(
     else:
         found.why_not.update(dict.fromkeys(Stage, "the run failed"))
         verdict, alone_s, slowest = failed(whole.report.clips, error), None, None
+    engines = {} if found.engines is None else {"nvdec_alone": found.engines.told}
     document = BenchDocument(
         target=target,
-        settings={**settings, "alone_s": alone_s},
+        settings={**settings, "alone_s": alone_s, **engines},
         versions=versions(),
         stages=stage_rates(found),
         whole=_whole(whole, slowest),

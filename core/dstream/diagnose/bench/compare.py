@@ -18,7 +18,7 @@ SCHEMA = "dstream.bench-compare/1"
 _SAME = 0.01
 """Measured values that are closer than this are not told as a change."""
 
-_CHOSEN = {"alone_s"}
+_CHOSEN = {"alone_s", "nvdec_alone"}
 """Settings that a run chose for itself: they differ by chance."""
 _FEW = 100
 """Beyond so many repeats it is told to measure better instead."""
