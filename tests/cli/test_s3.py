@@ -37,7 +37,8 @@ def test_every_verb_on_s3_with_arguments_passed_through(place: S3Place, tmp_path
     assert "60 frames" in dstream("show", "placed", "day1/a b.mp4").out
     assert "60 frames" in dstream("show", f"{source}/day1/a b.mp4").out
     for target in ("packed", "placed", source):
-        ran = dstream("bench", target, "--clips", "4", "--frames", "4", "--batch-size", "2")
+        words = ("bench", target, "--details", "--clips", "4", "--frames", "4", "--batch-size", "2")
+        ran = dstream(*words)
         assert (ran.code, ran.err) == (0, "")
         assert "1.00 data requests" in ran.out
 

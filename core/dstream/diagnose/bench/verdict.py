@@ -28,7 +28,11 @@ _AMPLE = 8
 def judge(run: Measured) -> Verdict:
     """The verdict on a run."""
     if not run.limits or run.clips_per_second <= 0:
-        return _verdict(run, Cause.UNKNOWN, "Too little was measured", "no stage has a rate")
+        advice = "measure longer, or more clips"
+        evidence = "no stage has a rate"
+        if run.limits:
+            evidence = "nothing was decoded after the first batch"
+        return _verdict(run, Cause.UNKNOWN, "Too little was measured", evidence, advice=advice)
     pool, limit = run.slowest
     if run.throttle_share > _MUCH_THROTTLED and Pool.FETCHING not in run.limits:
         return _throttled(run, "so many that fetching alone could not be measured")
