@@ -150,7 +150,8 @@ def test_the_cause_the_advice_and_the_gain(name: str) -> None:
     assert verdict.evidence in verdict.sentence
     assert verdict.sentence.count(". ") == 0  # one sentence
     assert verdict.sentence.endswith(".")
-    assert "inf" not in verdict.sentence and "None" not in verdict.sentence
+    assert "inf" not in verdict.sentence
+    assert "None" not in verdict.sentence
 
 
 def test_a_run_beyond_its_limit_promises_less() -> None:
@@ -205,7 +206,8 @@ def test_every_run_gets_one_finite_verdict(
     )
     assert math.isfinite(verdict.expected_gain)
     assert verdict.expected_gain >= 1
-    assert "inf" not in verdict.sentence and "None" not in verdict.sentence
+    assert "inf" not in verdict.sentence
+    assert "None" not in verdict.sentence
     assert verdict.setting is None or verdict.new_value
     if verdict.setting is None and verdict.cause is Cause.UNKNOWN:
         assert verdict.expected_gain == 1
