@@ -286,3 +286,16 @@ def test_stale_writer_whose_catalog_shards_are_gone(
     sleepers[1].promote("run@latest", "prod")
     assert sleepers[2].resolve("run@prod").label == "run@v9"
     assert awake.verify(deep=True).is_whole
+
+
+def test_a_refusal_by_an_old_root(faulty: ScriptedStore, memory: MemoryStore) -> None:
+    """A listing that lags names a root that is newer than the known one, and not the newest."""
+    sleeper = open_catalog(faulty, "sleeper")
+    sleeper.head()
+    awake = open_catalog(memory, "awake")
+    for number in range(8):
+        publish_files(awake, "run", {"weights": f"{number}"})
+    faulty.unlisted = 2
+    sleeper.retire("run@v6")  # which is the latest by the root that the listing names
+    with pytest.raises(NotFoundError):
+        awake.resolve("run@v6")

@@ -103,7 +103,8 @@ class Committer:
 
         The first attempt builds on the head that is remembered, without asking the store: if
         it is old, its next slot is taken and the attempt is lost, which costs time and no
-        safety. Nothing but a write is ever concluded from a head that was not asked for anew.
+        safety. Nothing but a write is ever concluded from a head whose next slot was not asked for
+        since: it may be old, and so may one that a listing named, where listings lag.
 
         Raises:
             ConflictError: the intent contradicts what rivals committed, or every race was lost.
@@ -111,9 +112,7 @@ class Committer:
                 :meth:`resolve`; nothing that was uploaded may be deleted before that.
             DstreamError: anything else; the commit certainly did not happen.
         """
-        remembered = self._log.cached()
-        head, fresh = (remembered, False) if remembered else (self._log.refresh(), True)
-        head, fresh = self._give_way(head, fresh)
+        head = self._give_way(self._log.cached() or self._log.refresh())
         race = Race(self._settings, self._clock, self._rng)
         while True:
             race.begin()
@@ -122,16 +121,16 @@ class Committer:
                 transition = self._transition(head, _ask(race.turn_s) if asks else intent)
                 draft = None if transition.root is head.root else self._seal(transition, head)
             except DstreamError:
-                newer = head if fresh else self._log.refresh()
+                newer = self._log.refresh()
                 if newer.seq == head.seq:
                     raise
-                head, fresh = newer, True
+                head = newer
                 continue
             if draft is None:
-                newer = head if fresh else self._log.refresh()
+                newer = self._log.refresh()
                 if newer.seq == head.seq:
                     return Committed(newer, transition.generation, wrote=False)
-                head, fresh = newer, True
+                head = newer
                 continue
             rival = self._settle(draft)
             if rival is None and not asks:
@@ -139,7 +138,7 @@ class Committer:
             if rival is None:
                 self._meter.event("commit", "asked-for-turn")
                 race.asked()
-                head, fresh = self._finish(draft), True
+                head = self._finish(draft)
                 continue
             self._meter.event("commit", "lost-race")
             waited_s = race.lose(head.read_at_s)
@@ -152,17 +151,16 @@ class Committer:
                 )
             # Every second time the log is asked: one slot at a time, the slower never catches up.
             is_near = race.losses % 2 == 1 and not waited_s
-            head, fresh = (rival, False) if is_near else (self._log.refresh(), True)
-            head, fresh = self._give_way(head, fresh)
+            head = self._give_way(rival if is_near else self._log.refresh())
 
-    def _give_way(self, head: Head, fresh: bool) -> tuple[Head, bool]:
+    def _give_way(self, head: Head) -> Head:
         """Wait where the newest root asks for a turn. Fairness only: nothing depends on it."""
         due_s = head.read_at_s + turn_asked_s(head.root.ops) - self._clock.monotonic_s()
         if due_s <= 0:
-            return head, fresh
+            return head
         self._meter.event("commit", "gave-way")
         self._clock.sleep(min(due_s, MAX_TURN_S))
-        return self._log.refresh(), True
+        return self._log.refresh()
 
     def create(self) -> bool:
         """Write root 0, the birth of a repository; False when somebody else did.
@@ -199,7 +197,7 @@ class Committer:
             data = self._log.try_read_bytes(slot)
             if data is not None:
                 return peek_txn_id(data, slot) == txn_id
-            head = self._log.refresh()
+            head = self._log.confirmed()
             if head.seq >= slot:
                 raise CorruptDataError(
                     f"the log is broken: number {slot} is missing below {head.seq}", seq=slot

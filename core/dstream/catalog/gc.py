@@ -74,7 +74,7 @@ class Collector:
             CorruptDataError: something that is kept cannot be read; nothing was deleted.
             OutcomeUnknownError: the log could not be written; run again.
         """
-        head = self._log.refresh()
+        head = self._log.confirmed()  # what an old root names may be gone
         dry = self._settings.dry_run
         self._now_s = self._seen_time_s(head) if dry else store_time_s(self._store)
         ages = LogAges(self._store, head.seq, self._now_s)

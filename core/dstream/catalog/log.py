@@ -97,6 +97,16 @@ class LogReader:
             head = following
         return self._find_newest(self.adopt(head))
 
+    def confirmed(self) -> Head:
+        """The newest root, whose next slot was read and found free: so where listings lag, too.
+
+        One request more than :meth:`refresh` where that had to list.
+        """
+        head = self.refresh()
+        while (newer := self.refresh()).seq > head.seq:
+            head = newer
+        return head
+
     def read(self, seq: int) -> Head:
         """Root ``seq``.
 
