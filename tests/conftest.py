@@ -8,6 +8,7 @@ tests that did not run are counted at the end of the run.
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -47,6 +48,9 @@ def pytest_terminal_summary(
     if count:
         terminalreporter.write_line(f"GPU tests not run: {count} ({gpu_absence()})")
 
+
+# A shell lets what it starts in the background ignore it, and a test's processes inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # No test depends on how fast a machine is, and a busy one is slow now and then.
 hypothesis.settings.register_profile("dstream", deadline=None)
