@@ -53,6 +53,13 @@ TABLE = {
         ),
         Cause.THROTTLING, None, None, 10.0, "30% of the requests",
     ),
+    "throttling, and fetchers that wait as they were told": (
+        run(
+            {Pool.FETCHING: 10.0}, 6.0, throttle_share=0.3, fetchers=2, unthrottled=400.0,
+            busy={Pool.FETCHING: 0.2}, prefetch=8,
+        ),
+        Cause.THROTTLING, None, None, 10.0, "told 30% of the requests",
+    ),
     "throttling that lets nothing be measured alone": (
         replace(run({}, 4.0, throttle_share=0.6), limits={Pool.DECODING: 100.0}),
         Cause.THROTTLING, None, None, 25.0, "60% of the requests",

@@ -194,7 +194,7 @@ class Alone:
                 held.append(unit)
             return len(unit.draws)
 
-        return self._pace(threads, lambda: work, self._clips.meter, warm=False)
+        return self._pace(threads, lambda: work, self._clips.meter)
 
     def decode(self, units: Units, threads: int) -> Pace:
         """Decode and convert what :meth:`fetch` of the same units fetched, from memory."""
@@ -248,13 +248,12 @@ class Alone:
         settings, meter = units.reader.settings, units.reader.meter
         return ClipDecoder(settings.pixels, meter, clock=self._clock, choice=choice)
 
-    def _pace(
-        self, threads: int, worker: Callable[[], Work], meter: Meter, *, warm: bool = True
-    ) -> Pace:
+    def _pace(self, threads: int, worker: Callable[[], Work], meter: Meter) -> Pace:
         """Let threads begin work until the time is up, and count until the last one is done.
 
         So a link that they share is full all the time, however long each waits for its part.
-        ``warm``: the first work of each does not count; decoders cost a clip's time to begin.
+        The first work of each does not count: decoders cost a clip's time to begin, and a plan may
+        read a table that all others find in memory.
         """
         numbers = itertools.count()
         outage = Outage(_PATIENCE_S, self._clips.source.name, meter, self._clock)
@@ -265,8 +264,7 @@ class Alone:
                 return work(next(numbers))
 
         with ThreadPoolExecutor(threads) as pool:
-            if warm:
-                list(pool.map(one, works))
+            list(pool.map(one, works))
             before, began_s = meter.snapshot(), self._clock.monotonic_s()
 
             def many(work: Work) -> int:

@@ -36,7 +36,9 @@ def judge(run: Measured) -> Verdict:
     pool, limit = run.slowest
     if run.throttle_share > _MUCH_THROTTLED and Pool.FETCHING not in run.limits:
         return _throttled(run, "so many that fetching alone could not be measured")
-    is_busy = run.busy.get(pool, 0.0) >= _EXPLAINED
+    # Who is told to slow down waits on purpose.
+    is_throttled = pool is Pool.FETCHING and run.throttle_share > _THROTTLED
+    is_busy = is_throttled or run.busy.get(pool, 0.0) >= _EXPLAINED
     if run.clips_per_second < _EXPLAINED * limit and not is_busy:
         return _gap(run, pool, limit)
     kinds = {Pool.FETCHING: _fetching, Pool.CONSUMING: _consuming, Pool.COPYING: _copying}
