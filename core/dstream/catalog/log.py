@@ -100,7 +100,7 @@ class LogReader:
     def confirmed(self) -> Head:
         """The newest root, whose next slot was read and found free: so where listings lag, too.
 
-        One request more than :meth:`refresh` where that had to list.
+        One request more than :meth:`refresh`, which is enough to read, and to try to write.
         """
         head = self.refresh()
         while (newer := self.refresh()).seq > head.seq:

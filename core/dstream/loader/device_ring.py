@@ -152,7 +152,7 @@ class DeviceBatches:
                 self._memory[slot] = self._device.allocate(host.nbytes)
                 self._size_bytes[slot] = host.nbytes
             event = self._device.copy(self._memory[slot], host, after)
-        except BaseException:
+        except BaseException:  # an interrupt as well: or the slot would be lost
             self._ring.abandon(slot, after)
             raise
         self._ring.fill(slot, event)

@@ -1,6 +1,6 @@
 """``dstream bench``: run a loader, measure its stages alone, and judge.
 
-With several runs, the one of median rate is judged; of an even number the slower of the middle two.
+With several runs, the one of median rate is judged.
 """
 
 from __future__ import annotations
@@ -12,7 +12,13 @@ from typing import Any
 
 from dstream.clock import Clock
 from dstream.diagnose.bench.accounting import explained_share
-from dstream.diagnose.bench.document import BenchDocument, Cost, Stage, Whole
+from dstream.diagnose.bench.document import (
+    BenchDocument,
+    Cost,
+    Stage,
+    Whole,
+    of_median_rate,
+)
 from dstream.diagnose.bench.processes import usable_cores
 from dstream.diagnose.bench.recording import Recording
 from dstream.diagnose.bench.roofline import Roofline
@@ -71,9 +77,9 @@ def bench(
             runs.append((run_whole(clips, loader, wish, clock, tell), loader, recording))
         if runs[-1][0].error is not None:
             break
-    ranked = sorted(runs, key=lambda run: run[0].clips_per_second)
     error = runs[-1][0].error
-    whole, loader, recording = runs[-1] if error is not None else ranked[(len(ranked) - 1) // 2]
+    typical = of_median_rate(runs, lambda run: run[0].clips_per_second)
+    whole, loader, recording = typical if error is None else runs[-1]
     if error is not None and not any(run.report.clips or run.report.skips for run, _, _ in runs):
         raise error
     setup = Setup(

@@ -7,16 +7,18 @@ has the table of fields.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from enum import StrEnum
 from types import NoneType, UnionType
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 from dstream.diagnose.prices import Prices
 from dstream.errors import InvalidInputError
 
 SCHEMA = "dstream.bench/2"
+
+Run = TypeVar("Run")
 
 
 class Stage(StrEnum):
@@ -193,8 +195,7 @@ class BenchDocument:
 
     def as_json(self) -> dict[str, Any]:
         """The document as JSON types."""
-        document: dict[str, Any] = asdict(self)
-        return {"schema": document.pop("schema"), **document}
+        return document_json(self)
 
     @classmethod
     def parse(cls, document: str | Mapping[str, Any]) -> BenchDocument:
@@ -205,6 +206,21 @@ class BenchDocument:
         """
         parsed: BenchDocument = read_document(cls, SCHEMA, document)
         return parsed
+
+
+def of_median_rate(runs: Sequence[Run], rate: Callable[[Run], float]) -> Run:
+    """The run that is judged; of an even number, the slower of the middle two.
+
+    >>> of_median_rate([4.0, 1.0, 3.0, 2.0], float)
+    2.0
+    """
+    return sorted(runs, key=rate)[(len(runs) - 1) // 2]
+
+
+def document_json(document: Any) -> dict[str, Any]:
+    """A versioned document, a dataclass, as JSON types, its schema first."""
+    fields_of: dict[str, Any] = asdict(document)
+    return {"schema": fields_of.pop("schema"), **fields_of}
 
 
 def read_document(kind: type, schema: str, document: str | Mapping[str, Any]) -> Any:

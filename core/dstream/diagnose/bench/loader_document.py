@@ -6,11 +6,11 @@ A field is added, removed or changed in meaning only with a new :data:`SCHEMA`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from dstream.diagnose.bench.document import read_document
+from dstream.diagnose.bench.document import document_json, of_median_rate, read_document
 
 SCHEMA = "dstream.bench-loader/1"
 _FEWEST_BATCHES = 3
@@ -113,8 +113,7 @@ class LoaderDocument:
 
     def as_json(self) -> dict[str, Any]:
         """The document as JSON types."""
-        document: dict[str, Any] = asdict(self)
-        return {"schema": document.pop("schema"), **document}
+        return document_json(self)
 
     @classmethod
     def parse(cls, document: str | Mapping[str, Any]) -> LoaderDocument:
@@ -128,8 +127,8 @@ class LoaderDocument:
 
 
 def typical(runs: Sequence[LoaderRun]) -> LoaderRun:
-    """The run of median rate; of an even number, the slower of the middle two."""
-    return sorted(runs, key=lambda run: run.batches_per_second)[(len(runs) - 1) // 2]
+    """The run that is judged."""
+    return of_median_rate(runs, lambda run: run.batches_per_second)
 
 
 def summed_up(
