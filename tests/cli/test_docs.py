@@ -6,7 +6,7 @@ import dataclasses
 import inspect
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,8 +33,8 @@ class Block:
     text: str
 
 
-def blocks(language: str) -> Iterator[Block]:
-    for name in DOCUMENTS:
+def blocks(language: str, pages: Sequence[str] = DOCUMENTS) -> Iterator[Block]:
+    for name in pages:
         text = (ROOT / name).read_text()
         pattern = r"(?:<!-- (.*?) -->\n)?^```(\w*)\n(.*?)^```$"
         for match in re.finditer(pattern, text, re.M | re.S):
@@ -44,10 +44,13 @@ def blocks(language: str) -> Iterator[Block]:
 
 
 PYTHON = list(blocks("python"))
+PAGES = DOCUMENTS + sorted(
+    name for page in (ROOT / "docs").glob("*.md") if (name := f"docs/{page.name}") not in DOCUMENTS
+)
 COMMANDS = [
     (block.where, line.removeprefix("$ "))
     for language in ("sh", "console")
-    for block in blocks(language)
+    for block in blocks(language, PAGES)
     for line in block.text.replace("\\\n", " ").splitlines()
     if re.match(r"(\$ )?dstream ", line)
 ]

@@ -54,7 +54,18 @@ def test_without_a_network(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> N
     found = lines(dstream("doctor", "s3://bucket/raw", "--cache", tmp_path, "--json", *QUICK))
     assert found["listing"]["verdict"] == "not measured"
     assert found["round trip"]["verdict"] == "not measured"
+    assert found["round trip"]["found"] == "what there is to read could not be listed"
+    assert "AWS_ENDPOINT_URL" in found["listing"]["found"]
     assert found["writing"]["value"] > 0
+
+
+def test_a_machine_without_a_gpu_is_given_no_package_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))  # no nvidia-smi
+    found = lines(dstream("doctor", "--cache", tmp_path, "--json"))
+    assert (found["GPU"]["verdict"], found["NVDEC"]["verdict"]) == ("absent", "absent")
+    assert (found["GPU"]["remedy"], found["NVDEC"]["remedy"]) == ("", "")
 
 
 def test_with_wrong_credentials(rgw_bucket: S3Place, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -62,8 +73,9 @@ def test_with_wrong_credentials(rgw_bucket: S3Place, monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong-and-secret")
     ran = dstream("doctor", rgw_bucket.url, "--json", *QUICK)
     found = lines(ran)
-    assert found["listing"]["verdict"] in ("bad", "not measured")
-    assert found["listing"]["remedy"]
+    assert found["listing"]["verdict"] == "bad"
+    assert "credentials" in found["listing"]["remedy"]
+    assert found["round trip"]["found"] == "what there is to read could not be listed"
     assert "wrong-and-secret" not in ran.out + ran.err
 
 

@@ -266,12 +266,30 @@ def test_pandas_and_pyarrow_read_the_tables(fs: DstreamFileSystem, repo: Path) -
         "dstream://packed@v1/tables/files/part-00000.parquet", storage_options={"repo": str(repo)}
     )
     assert sorted(frame["name"]) == sorted(VIDEOS)
+    samples = pandas.read_parquet(
+        "dstream://packed@v1/tables/samples", storage_options={"repo": str(repo)}
+    )
+    assert sorted(samples["key"]) == sorted(name for name in VIDEOS if name.endswith(".mp4"))
     files = pyarrow.dataset.dataset(
         "packed@v1/tables/files", filesystem=pyarrow.fs.PyFileSystem(pyarrow.fs.FSSpecHandler(fs))
     )
     assert files.count_rows() == len(VIDEOS)
     sides = files.to_table(filter=pyarrow.dataset.field("role") == "side")
     assert sides["name"].to_pylist() == ["v000.actions.jsonl"]
+
+
+@pytest.mark.parametrize("streaming", [True, False])
+def test_hf_datasets_read_the_tables(repo: Path, tmp_path: Path, streaming: bool) -> None:
+    datasets: Any = pytest.importorskip("datasets")
+    made = datasets.load_dataset(
+        "parquet",
+        data_files="dstream://packed@v1/tables/samples/*.parquet",
+        storage_options={"repo": str(repo)},
+        cache_dir=str(tmp_path),
+        streaming=streaming,
+    )
+    keys = [row["key"] for row in made["train"]]
+    assert sorted(keys) == sorted(name for name in VIDEOS if name.endswith(".mp4"))
 
 
 def test_webdataset_reads_a_shard(

@@ -164,9 +164,10 @@ def stateful() -> Callable[..., Any]:
     module: Any = pytest.importorskip("torchdata.stateful_dataloader", exc_type=ImportError)
 
     def make(dataset: Any, workers: int, **options: Any) -> Any:
+        options = {"batch_size": None, "num_workers": workers, **options}
         if workers:
-            options |= {"timeout": HANG_S, "multiprocessing_context": "fork"}
-        return module.StatefulDataLoader(dataset, batch_size=None, num_workers=workers, **options)
+            options = {"timeout": HANG_S, "multiprocessing_context": "fork", **options}
+        return module.StatefulDataLoader(dataset, **options)
 
     return make
 
@@ -186,6 +187,43 @@ def test_a_stateful_dataloader_goes_on_where_it_was(
         again = stateful(dataset_of(repo, epochs=2), workers)
         again.load_state_dict(state)
         assert [batch_hash(batch) for batch in again] == expected[taken:]
+
+
+@pytest.mark.parametrize("start", ["forkserver", "spawn"])
+def test_a_stateful_dataloader_goes_on_in_workers_that_are_not_forked(
+    repo: str, start: str, stateful: Callable[..., Any]
+) -> None:
+    expected = expected_of(repo)
+    loader = stateful(dataset_of(repo), 1, multiprocessing_context=start)
+    batches = iter(loader)
+    assert [batch_hash(next(batches)) for _ in range(4)] == expected[:4]
+    state = pickle.loads(pickle.dumps(loader.state_dict()))
+    del batches, loader
+    again = stateful(dataset_of(repo), 1, multiprocessing_context=start)
+    again.load_state_dict(state)
+    assert [batch_hash(batch) for batch in again] == expected[4:]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_the_map_style_is_resumed_by_torchdata(
+    repo: str, workers: int, stateful: Callable[..., Any]
+) -> None:
+    def shuffled() -> Any:
+        options = {"batch_size": 3, "shuffle": True, "collate_fn": dstream.collate}
+        generator = torch.Generator().manual_seed(5)
+        return stateful(clips_of(repo), workers, generator=generator, **options)
+
+    torch: Any = pytest.importorskip("torch")
+    expected = [batch.slots.tolist() for batch in shuffled()]
+    assert sorted(slot for slots in expected for slot in slots) == list(range(18))
+    loader = shuffled()
+    batches = iter(loader)
+    assert [next(batches).slots.tolist() for _ in range(2)] == expected[:2]
+    state = pickle.loads(pickle.dumps(loader.state_dict()))
+    del batches, loader
+    again = shuffled()
+    again.load_state_dict(state)
+    assert [batch.slots.tolist() for batch in again] == expected[2:]
 
 
 def test_after_the_end_the_next_epoch_follows(repo: str, stateful: Callable[..., Any]) -> None:

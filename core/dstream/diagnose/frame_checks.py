@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 from fractions import Fraction
 
 from dstream.clock import Clock
@@ -39,7 +40,10 @@ def frame_findings(page: Page, clock: Clock) -> None:
 
 
 def _nvdec(page: Page) -> None:
-    page.add(nvdec_finding(nvdec_device(0)))
+    found = nvdec_finding(nvdec_device(0))
+    if any(one.check == "GPU" and one.verdict is Verdict.ABSENT for one in page.findings):
+        found = replace(found, remedy="")  # no package helps a machine without a GPU
+    page.add(found)
 
 
 def nvdec_finding(device: NvdecDevice) -> Finding:

@@ -41,11 +41,13 @@ class StoreChecks:
     def run(self, page: Page, *, write: bool) -> None:
         """Add a line for every check."""
         listed = self._list(page)
-        largest = max(listed, key=lambda info: info.size_bytes, default=None)
+        largest = max(listed or (), key=lambda info: info.size_bytes, default=None)
         if largest is None or largest.size_bytes == 0:
+            told, remedy = "there is no object to read", _NEED_OBJECT
+            if listed is None:
+                told, remedy = "what there is to read could not be listed", ""
             for name in ("round trip", "one stream", f"{THREADS} streams", "requests"):
-                nothing = "there is no object to read"
-                page.add(Finding(Gap.STORE, name, nothing, Verdict.UNKNOWN, _NEED_OBJECT))
+                page.add(Finding(Gap.STORE, name, told, Verdict.UNKNOWN, remedy))
         else:
             remedy = "look at the error; the other lines need this one"
             with page.check(Gap.STORE, "round trip", remedy):
@@ -54,16 +56,19 @@ class StoreChecks:
         with page.check(Gap.STORE, "conditional writes", "see the error"):
             self._conditional(page, write)
 
-    def _list(self, page: Page) -> list[ObjectInfo]:
+    def _list(self, page: Page) -> list[ObjectInfo] | None:
+        """Some objects; None, and a line that says why, where the listing failed."""
         began_s = self.clock.monotonic_s()
-        found: list[ObjectInfo] = []
+        listed: list[ObjectInfo] | None = None
         with page.check(Gap.STORE, "listing", "check the URL, the credentials and the endpoint"):
             try:
                 found = list(self.store.list(limit=_LISTED, purpose=Purpose.LISTING))
             except (PermissionDeniedError, NotFoundError) as error:
-                remedy = "check the URL; the role needs s3:ListBucket"
+                remedy = "check the URL"
+                if isinstance(error, PermissionDeniedError):
+                    remedy = "check the credentials; the role needs s3:ListBucket"
                 page.add(Finding(Gap.STORE, "listing", str(error), Verdict.BAD, remedy))
-                return []
+                return listed
             took = format_duration(self.clock.monotonic_s() - began_s)
             keys = [info.key.encode() for info in found]
             ordered = keys == sorted(keys)
@@ -71,7 +76,8 @@ class StoreChecks:
             verdict = Verdict.GOOD if ordered else Verdict.WEAK
             remedy = "" if ordered else "listings are sorted here; an S3 Express bucket does so"
             page.add(Finding(Gap.STORE, "listing", told, verdict, remedy))
-        return found
+            listed = found
+        return listed
 
     def _round_trip(self, page: Page, info: ObjectInfo) -> None:
         times_s = []
