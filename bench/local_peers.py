@@ -9,7 +9,7 @@ from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import av
 import numpy as np
@@ -47,11 +47,16 @@ class Contender:
         return statistics.median(self.rates)
 
 
-def in_threads(one: Callable[[Place], object], workers: int = CORES) -> Stream:
+Clip = TypeVar("Clip")
+
+
+def in_threads(
+    one: Callable[[Place], Clip], workers: int = CORES
+) -> Callable[[Iterator[Place]], Generator[Clip]]:
     """Read with ``workers`` threads, as many clips ahead."""
 
-    def stream(places: Iterator[Place]) -> Generator[object]:
-        running: deque[Future[object]] = deque()
+    def stream(places: Iterator[Place]) -> Generator[Clip]:
+        running: deque[Future[Clip]] = deque()
         with ThreadPoolExecutor(workers) as pool:
             try:
                 for place in places:

@@ -3,9 +3,10 @@
     cd bench && python -m peers FOLDER --endpoint http://127.0.0.1:9002 --delays 0,20,80
 
 Videos and environments are made in FOLDER once. Each turn is a fresh process that streams without
-an end; its first clips are not counted. dstream's measuring proxy delays all of them alike and
-counts their requests and bytes. Credentials come as boto3 finds them. ``--write`` puts the tables
-of one or more JSON files, and their plot, into docs/benchmarks.md.
+an end. Counting begins once more clips have come than its loader can have had in stock at the
+first, and lasts for ``--window-s``. dstream's measuring proxy delays all of them alike and counts
+their requests and bytes. Credentials come as boto3 finds them. ``--write`` puts the tables of one
+or more JSON files, and their plot, into docs/benchmarks.md.
 """
 
 from __future__ import annotations
@@ -13,21 +14,23 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import statistics
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any
 
 from dstream.diagnose.proxy import MeasuringProxy, user_upstream
 from dstream.diagnose.shaping import Shape
 from peers import dataset, environments, report
 from peers.environments import PEERS, NotInstalledError, Peer
+from peers.frame_sums import FrameSums, frame_sums
+from peers.rows import best_rate, row
 from peers.turns import Turn, TurnFailedError, take, task_for
 
 FRAMES, CORES = 16, 2
 WORKERS = 2 * CORES
 SIZES = {"full": None, "256": (256, 456)}
+LIMIT_WINDOWS = 2.5
+"""A turn that has not its least clips by then ends with what it has."""
 
 
 def installed(names: list[str], folder: Path) -> tuple[dict[Peer, Path], dict[str, str]]:
@@ -61,18 +64,22 @@ def prepared(
 def take_turns(
     pythons: dict[Peer, Path],
     made: dataset.DataSet,
+    sums: FrameSums,
     rtt_ms: float,
     size: str,
     arguments: argparse.Namespace,
 ) -> tuple[dict[Peer, list[Turn]], dict[Peer, list[str]]]:
-    """All rounds at one delay, and why turns failed. After two a peer is not asked again."""
+    """All rounds at one delay, and why turns failed. After two a peer is not asked again.
+
+    Local files are read in the first round only.
+    """
     turns: dict[Peer, list[Turn]] = {peer: [] for peer in pythons}
     failed: dict[Peer, list[str]] = {peer: [] for peer in pythons}
     upstream = user_upstream(arguments.endpoint)
     with MeasuringProxy(upstream, Shape(delay_s=rtt_ms / 1000)).serving() as proxy:
         for number in range(arguments.rounds):
             for peer, python in pythons.items():
-                if len(failed[peer]) == 2:
+                if len(failed[peer]) == 2 or (peer.reads == "local" and number):
                     continue
                 with tempfile.TemporaryDirectory() as scratch:
                     task = task_for(
@@ -85,40 +92,25 @@ def take_turns(
                         cores=CORES,
                         workers=WORKERS,
                         seed=1000 + number,
-                        warm_clips=arguments.warm_clips,
-                        clips=arguments.clips,
-                        limit_s=arguments.limit_s,
+                        window_s=arguments.window_s,
+                        least_clips=arguments.least_clips,
+                        settle_limit_s=arguments.settle_limit_s,
+                        limit_s=LIMIT_WINDOWS * arguments.window_s,
                     )
                     try:
-                        turn = take(peer, python, task, made, proxy)
+                        turn = take(peer, python, task, made, sums, proxy)
                     except TurnFailedError as error:
                         failed[peer].append(str(error))
                         print(f"  {peer.name}: {error}", file=sys.stderr)
                         continue
                 turns[peer].append(turn)
                 place = f"{rtt_ms:g} ms, {size}, round {number}"
-                print(f"  {place}: {peer.name}: {turn.rate:.2f} clips/s", file=sys.stderr)
+                print(
+                    f"  {place}: {peer.name}: {turn.rate:.2f} clips/s, {turn.clips} clips after"
+                    f" {turn.passed_clips}, {turn.clips / turn.cpu_s:.2f} a CPU second",
+                    file=sys.stderr,
+                )
     return turns, failed
-
-
-def row(peer: Peer, turns: list[Turn], failed: list[str], best: float) -> dict[str, Any]:
-    rate = statistics.median(turn.rate for turn in turns)
-    clips, passed = sum(turn.clips for turn in turns), [turn.passed for turn in turns]
-    return {
-        "name": peer.name,
-        "note": peer.note,
-        "clips_per_s": round(rate, 2),
-        "clips_per_s_by_round": [round(turn.rate, 2) for turn in turns],
-        "ratio_to_best_peer": round(rate / best, 2),
-        "first_clip_s": round(statistics.median(turn.first_clip_s for turn in turns), 2),
-        "data_requests_per_clip": round(sum(each.data_requests for each in passed) / clips, 2),
-        "requests_per_clip": round(sum(each.all_requests for each in passed) / clips, 2),
-        "MB_per_clip": round(sum(each.received_bytes for each in passed) / clips / 1e6, 2),
-        "proxy_cores": round(max(t.passed.proxy_cpu_s / t.seconds for t in turns), 2),
-        "exact": sorted({turn.exact for turn in turns}),
-        "clips": clips,
-        "failed": failed,
-    }
 
 
 def main() -> None:
@@ -129,12 +121,17 @@ def main() -> None:
     parser.add_argument("--seconds", type=int, default=200, help="length of a video")
     parser.add_argument("--copies", type=int, default=4)
     parser.add_argument("--delays", default="0,20,80", help="round trips in ms")
-    parser.add_argument("--sizes", default="full", help="full, 256, or both")
+    parser.add_argument("--sizes", default="full,256", help="full, 256, or both")
     parser.add_argument("--only", default="", help="adapters by their modules' names")
-    parser.add_argument("--clips", type=int, default=32, help="in a turn, counted")
-    parser.add_argument("--warm-clips", type=int, default=8, help="a multiple of 4")
-    parser.add_argument("--limit-s", type=float, default=6.0, help="of a turn's counted clips")
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--window-s", type=float, default=6.0, help="of counting in a turn")
+    parser.add_argument("--least-clips", type=int, default=12, help="counted, in a longer window")
+    parser.add_argument(
+        "--settle-limit-s",
+        type=float,
+        default=20.0,
+        help="counting begins so long after the first clip whatever is left of the stock",
+    )
+    parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--write", type=Path, nargs="+", help="only write the docs from these")
     arguments = parser.parse_args()
@@ -150,19 +147,17 @@ def main() -> None:
     pythons, missing = installed(names, folder / "environments")
     made = dataset.make(folder, arguments.gop, arguments.seconds, arguments.copies)
     able = prepared(pythons, made, missing)
+    sums = frame_sums(Path(made.original))
     runs = []
     for size in arguments.sizes.split(","):
         for rtt_ms in (float(text) for text in arguments.delays.split(",")):
-            turns, failed = take_turns(able, made, rtt_ms, size, arguments)
-            best = max(
-                (
-                    statistics.median(turn.rate for turn in done)
-                    for peer, done in turns.items()
-                    if done and peer.reads != "repo"
-                ),
-                default=float("nan"),
-            )
-            rows = [row(peer, done, failed[peer], best) for peer, done in turns.items() if done]
+            turns, failed = take_turns(able, made, sums, rtt_ms, size, arguments)
+            best = best_rate(turns)
+            rows = [
+                row(peer, done, failed[peer], best, made.gop, FRAMES)
+                for peer, done in turns.items()
+                if done
+            ]
             never = {peer.name: failed[peer][-1] for peer, done in turns.items() if not done}
             run = {"gop": made.gop, "rtt_ms": rtt_ms, "size": size, "rows": rows}
             runs.append(run | {"missing": missing | never})

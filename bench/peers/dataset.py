@@ -14,7 +14,7 @@ import av
 import boto3
 
 from bench_repo import ingest_in_place
-from bench_videos import RATE, make_bench_video
+from bench_videos import RATE, linked, make_bench_video
 from dstream.store.opening import open_store
 from peers.environments import Peer
 
@@ -31,6 +31,8 @@ class DataSet:
     """What was made. Names are those of the objects below ``raw``."""
 
     prefix: str
+    local: str
+    """A folder with the videos and our artifact of them, without S3."""
     gop: int
     videos: dict[str, int]
     """Frames by name."""
@@ -44,9 +46,16 @@ class DataSet:
         return f"{self.prefix}/raw"
 
     def prepared(self, peer: Peer) -> str:
-        return {"raw": self.raw, "repo": f"{self.prefix}/repo"}.get(
-            peer.reads, f"{self.prefix}/{peer.module}"
-        )
+        known = {
+            "raw": self.raw,
+            "repo": f"{self.prefix}/repo",
+            "local": f"{self.local}/repo",
+        }
+        return known.get(peer.reads, f"{self.prefix}/{peer.module}")
+
+    @property
+    def local_videos(self) -> str:
+        return f"{self.local}/videos"
 
 
 def make(folder: Path, gop: int, seconds: int, copies: int) -> DataSet:
@@ -59,6 +68,7 @@ def make(folder: Path, gop: int, seconds: int, copies: int) -> DataSet:
     names = [f"{number}.mp4" for number in range(copies)]
     made = DataSet(
         f"s3://{BUCKET}/gop{gop}-{seconds}s",
+        str(folder / f"local-gop{gop}-{seconds}s"),
         gop,
         dict.fromkeys(names, seconds * RATE),
         str(original),
@@ -74,6 +84,8 @@ def make(folder: Path, gop: int, seconds: int, copies: int) -> DataSet:
         if name not in present:
             raw.upload(name, original)
     ingest_in_place(f"{made.prefix}/repo", made.raw)
+    linked(original, Path(made.local_videos), copies)
+    ingest_in_place(f"{made.local}/repo", made.local_videos)
     return made
 
 

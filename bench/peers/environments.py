@@ -28,9 +28,16 @@ class Peer:
     bare: tuple[str, ...] = ()
     """Installed without what they ask for and whatever Python they ask for."""
     reads: str = "raw"
-    """What it is given: ``raw`` videos, ``repo`` (ours), or the ``pieces`` or whole ``videos``
-    that its own ``prepare`` writes."""
+    """What it is given: ``raw`` videos, ``repo`` (ours), the ``pieces`` or whole ``videos`` that
+    its own ``prepare`` writes, or ``local`` files: no peer then, but the limit of decoding."""
+    preload: tuple[str, ...] = ()
+    """What the server imports that its workers are forked from, where they may not be forked
+    from the adapter itself."""
     note: str = ""
+
+    @property
+    def is_rival(self) -> bool:
+        return self.reads not in ("repo", "local")
 
 
 PEERS = (
@@ -54,6 +61,7 @@ PEERS = (
         ),
         ("lerobot==0.6.1", "lerobot-lancedb==0.3.1"),
         reads="videos",
+        preload=("torch", "torchcodec.decoders", "lerobot_lancedb"),
         note="batches of 4; keeps what it fetched in memory",
     ),
     Peer(
@@ -66,8 +74,11 @@ PEERS = (
     ),
     Peer(
         "litdata raw + torchcodec", "litdata_raw", ("litdata==0.2.76", "obstore", "zstd"),
-        note="whole objects",
+        preload=("torch", "torchcodec.decoders", "litdata"), note="whole objects",
     ),
+    Peer("local files: dstream", "dstream_loader", reads="local", note="no network"),
+    Peer("local files: torchcodec", "torchcodec_local", reads="local",
+         note="kept open, 2 threads, no network"),
 )  # fmt: skip
 
 

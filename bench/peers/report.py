@@ -10,6 +10,13 @@ DOCS = Path(__file__).resolve().parents[2] / "docs"
 BEGIN, END = "<!-- peers: begin -->", "<!-- peers: end -->"
 _OURS, _OTHER, _INK = "#c2410c", "#64748b", "#1f2937"
 _BAR, _LABEL, _PANEL = 16, 210, 250
+FEW_CLIPS = 8
+DISTINCT = 0.9
+"""Share of a window's clips that must be different: random ones hardly ever meet."""
+UNSTEADY = 2.0
+"""Between the halves of a window; clips differ in how many frames they need."""
+IMPOSSIBLE = 1.3
+"""Of the local limit, which is itself measured on clips that differ."""
 
 
 def title(run: dict[str, Any]) -> str:
@@ -20,24 +27,34 @@ def title(run: dict[str, Any]) -> str:
 def table(run: dict[str, Any]) -> str:
     """Markdown."""
     lines = [
-        f"\n| {title(run)} | clips/s | to the best peer | first clip, s"
-        " | GETs a clip | MB a clip |",
-        "|---|---|---|---|---|---|",
+        f"\n| {title(run)} | clips/s | to the best peer | clips a CPU s | frames a clip"
+        " | first clip, s | GETs a clip | MB a clip |",
+        "|---|---|---|---|---|---|---|---|",
     ]
-    for row in sorted(run["rows"], key=lambda row: -row["clips_per_s"]):
+    limit = max((row["clips_per_cpu_s"] for row in run["rows"] if is_limit(row)), default=None)
+    for row in sorted(run["rows"], key=lambda row: (is_limit(row), -row["clips_per_s"])):
         low, high = min(row["clips_per_s_by_round"]), max(row["clips_per_s_by_round"])
         lines.append(
-            f"| {row['name']} ({', '.join(notes(row))}) | {row['clips_per_s']:.2f}"
-            f" ({low:.2f} to {high:.2f}) | {row['ratio_to_best_peer']:.2f} | {row['first_clip_s']}"
-            f" | {row['data_requests_per_clip']:.2f} | {row['MB_per_clip']:.2f} |"
+            f"| {row['name']} ({', '.join(notes(row, limit))}) | {row['clips_per_s']:.2f}"
+            f" ({low:.2f} to {high:.2f}) | {row['ratio_to_best_peer']:.2f}"
+            f" | {row['clips_per_cpu_s']:.2f} | {row['frames_per_clip']:.0f}"
+            f" | {row['first_clip_s']} | {row['data_requests_per_clip']:.2f}"
+            f" | {row['MB_per_clip']:.2f} |"
         )
-    lines += [f"| {name} | {reason} | | | | |" for name, reason in run["missing"].items()]
+    lines += [f"| {name} | {reason} | | | | | | |" for name, reason in run["missing"].items()]
     return "\n".join(lines)
 
 
-def notes(row: dict[str, Any]) -> list[str]:
-    """How a peer was set up, and what is wrong with its figures."""
-    found = [row["note"]]
+def is_limit(row: dict[str, Any]) -> bool:
+    return bool(row["reads"] == "local")
+
+
+def notes(row: dict[str, Any], limit: float | None = None) -> list[str]:
+    """How a peer was set up, and what is wrong with its figures.
+
+    ``limit`` is clips a CPU second from local files.
+    """
+    found = [row["note"], *doubts(row, limit)]
     if "no" in row["exact"]:
         found.append("**frames differ**")
     if row["failed"]:
@@ -45,6 +62,25 @@ def notes(row: dict[str, Any]) -> list[str]:
         found.append(f"**{len(row['failed'])} of {turns} turns failed**: {row['failed'][-1]}")
     if row["proxy_cores"] > 0.8:
         found.append("**the proxy's limit**")
+    return found
+
+
+def doubts(row: dict[str, Any], limit: float | None) -> list[str]:
+    """Why a rate may not be one of this task in its steady state."""
+    found = []
+    left = row["stock_clips"] - min(row["passed_clips_by_round"])
+    if left > 0:
+        found.append(f"**up to {left} of its clips were made before counting began**")
+    if min(row["clips_by_round"]) < FEW_CLIPS:
+        found.append(f"**only {min(row['clips_by_round'])} clips in a window**")
+    if row["distinct_clips"] < DISTINCT * row["clips"]:
+        found.append(f"**{row['distinct_clips']} different of {row['clips']} clips**")
+    for first, second in row["clips_per_s_by_half"]:
+        if max(first, second) > UNSTEADY * min(first, second):
+            found.append(f"**unsteady: {first:.2f}, then {second:.2f} clips/s**")
+            break
+    if limit is not None and not is_limit(row) and row["clips_per_cpu_s"] > IMPOSSIBLE * limit:
+        found.append("**more clips a CPU second than any decoding of local files**")
     return found
 
 

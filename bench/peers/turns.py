@@ -10,23 +10,23 @@ import signal
 import subprocess
 import tempfile
 import threading
-import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import av
-
-from bench_videos import RATE
+from bench_videos import HEIGHT, RATE, WIDTH
 from dstream.diagnose.proxy import MeasuringProxy
 from dstream.diagnose.s3_request import Kind
+from peers.adapters import PRELOAD
 from peers.adapters.protocol import Task
 from peers.dataset import DataSet
 from peers.environments import Peer
+from peers.frame_sums import FrameSums
+from peers.processes import session_cpu_s
 
-START_LIMIT_S = 300.0
-"""For imports, opening, and the clips that are not counted."""
+START_LIMIT_S = 180.0
+"""For imports and opening; and once more for the first clip."""
 
 
 class TurnFailedError(Exception):
@@ -63,23 +63,68 @@ class Passed:
 
 
 @dataclass(frozen=True)
-class Turn:
-    """What one turn gave, counted after its first clips."""
+class Counted:
+    """A clip that counted."""
 
-    clips: int
-    seconds: float
+    key: str
+    frame: int
+    rows_sum: int
+    """Of its last frame."""
+    at_s: float
+    """Its arrival, since the last clip that did not count."""
+
+
+@dataclass(frozen=True)
+class Turn:
+    """What one turn gave."""
+
+    counted: Sequence[Counted]
     first_clip_s: float
     """From the open data set to the first clip, its workers' start included."""
+    passed_clips: int
+    """That came after the first and did not count."""
+    stock_clips: int
     passed: Passed
+    cpu_s: float
+    """Of the adapter and its workers, while clips counted."""
     exact: str
-    """``yes``, ``no``, or ``resized``: whether the first clips are bit-exact."""
+    """``yes``, ``no``, or ``resized``: whether clips are bit-exact."""
+
+    @property
+    def clips(self) -> int:
+        return len(self.counted)
+
+    @property
+    def seconds(self) -> float:
+        return self.counted[-1].at_s
 
     @property
     def rate(self) -> float:
         return self.clips / self.seconds
 
+    @property
+    def rates_by_half(self) -> tuple[float, float]:
+        """Clips a second of the counted clips' first half, and of the others."""
+        half = self.clips // 2
+        if not half:
+            return self.rate, self.rate
+        at_s = self.counted[half - 1].at_s
+        return half / at_s, (self.clips - half) / (self.seconds - at_s)
 
-def take(peer: Peer, python: Path, task: Task, made: DataSet, proxy: MeasuringProxy) -> Turn:
+    @property
+    def distinct(self) -> int:
+        """Different clips among those that counted."""
+        return len({(clip.key, clip.frame, clip.rows_sum) for clip in self.counted})
+
+
+def take(
+    peer: Peer,
+    python: Path,
+    task: Task,
+    made: DataSet,
+    sums: FrameSums,
+    proxy: MeasuringProxy,
+) -> Turn:
     """Run the adapter in a process group of its own, and end that whatever happens.
 
     What a fallen one said lies beside the videos.
@@ -95,14 +140,16 @@ def take(peer: Peer, python: Path, task: Task, made: DataSet, proxy: MeasuringPr
             stderr=errors,
             text=True,
             start_new_session=True,
-            env=proxy.environment(os.environ) | {"PYTHONFAULTHANDLER": "1"},
+            env=proxy.environment(os.environ)
+            | {"PYTHONFAULTHANDLER": "1", PRELOAD: ",".join(peer.preload)},
         )
         answers = _Answers(process.stdout or ())
         try:
             answers.next("ready", START_LIMIT_S)
-            warm = answers.next("warm", START_LIMIT_S)
-            before = Passed.until_now(proxy)
-            done = answers.next("done", 4 * task.limit_s + 60)
+            begun = answers.next("counting", START_LIMIT_S + task.settle_limit_s)
+            cpu_s, before = session_cpu_s(process.pid), Passed.until_now(proxy)
+            done = answers.next("done", 2 * task.limit_s + 60)
+            cpu_s = session_cpu_s(process.pid) - cpu_s
             passed = Passed.until_now(proxy).since(before)
         except TurnFailedError as error:
             errors.seek(0)
@@ -112,14 +159,15 @@ def take(peer: Peer, python: Path, task: Task, made: DataSet, proxy: MeasuringPr
         finally:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-    if not done["clips"]:
-        raise TurnFailedError(f"no clip within {task.limit_s:g} s after its first")
+    counted = [Counted(*clip) for clip in done["counted"]]
     return Turn(
-        done["clips"],
-        done["seconds"],
-        warm["first_clip_s"],
+        counted,
+        begun["first_clip_s"],
+        begun["passed_clips"],
+        begun["stock_clips"],
         passed,
-        "resized" if task.size else exactness(warm["seen"], made, task.frames),
+        cpu_s,
+        "resized" if task.size else exactness(begun["whole"], counted, task.frames, made, sums),
     )
 
 
@@ -153,28 +201,20 @@ class _Answers:
         return answer
 
 
-def exactness(seen: list[list[Any]], made: DataSet, frames: int) -> str:
-    """Compare checksums of whole clips with those of a decode from the file's start."""
-    wanted: dict[int, int] = {}
-    for key, frame, _, crc in seen:
-        wanted[frame + made.pieces.get(key, 0)] = crc
-    return "yes" if crcs(made.original, tuple(sorted(wanted)), frames) == wanted else "no"
-
-
-def crcs(path: str, starts: tuple[int, ...], frames: int) -> dict[int, int]:
-    """CRC-32 of the clips [T, C, H, W] that begin at ``starts``."""
-    sums = dict.fromkeys(starts, 0)
-    with av.open(path) as container:
-        container.streams.video[0].thread_count = 0
-        for number, frame in enumerate(container.decode(video=0)):
-            inside = [start for start in starts if start <= number < start + frames]
-            if inside:
-                data = frame.to_ndarray(format="rgb24").transpose(2, 0, 1).tobytes()
-                for start in inside:
-                    sums[start] = zlib.crc32(data, sums[start])
-            if starts and number >= starts[-1] + frames:
-                break
-    return sums
+def exactness(
+    whole: Iterable[tuple[str, int, Sequence[int]]],
+    counted: Iterable[Counted],
+    frames: int,
+    made: DataSet,
+    sums: FrameSums,
+) -> str:
+    """Hold whole first clips, and some rows of all others' last frames, against a whole decode."""
+    firsts = (sums.holds(frame + made.pieces.get(key, 0), clip) for key, frame, clip in whole)
+    lasts = (
+        sums.rows[clip.frame + made.pieces.get(clip.key, 0) + frames - 1] == clip.rows_sum
+        for clip in counted
+    )
+    return "yes" if all(firsts) and all(lasts) else "no"
 
 
 def task_for(
@@ -187,10 +227,12 @@ def task_for(
 ) -> Task:
     return Task(
         raw=made.raw,
+        local=made.local_videos,
         prepared=made.prepared(peer),
         endpoint=endpoint,
         rate=RATE,
         size=size,
+        full_size=(HEIGHT, WIDTH),
         scratch=scratch,
         videos=made.videos,
         **more,

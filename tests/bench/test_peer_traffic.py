@@ -9,7 +9,6 @@ import pytest
 from botocore.config import Config
 
 from dstream.diagnose.proxy import MeasuringProxy, user_upstream
-from peers.report import notes
 from peers.turns import Passed, last_error
 from s3_services import REGION, S3Place, plain_client
 
@@ -39,16 +38,6 @@ def test_signed_and_presigned_reads_count_as_data(
     assert (passed.data_requests, passed.all_requests) == (2, 4)
     assert 1010 < passed.received_bytes < 3000  # a listing besides
     assert passed.proxy_cpu_s > 0
-
-
-def test_what_is_wrong_with_a_row_is_told_in_it() -> None:
-    good = {"note": "as is", "exact": ["yes"], "failed": [], "proxy_cores": 0.3,
-            "clips_per_s_by_round": [1.0, 2.0]}  # fmt: skip
-    assert notes(good) == ["as is"]
-    bad = good | {"exact": ["no", "yes"], "failed": ["a worker fell"], "proxy_cores": 0.9}
-    assert notes(bad)[1:] == [
-        "**frames differ**", "**1 of 3 turns failed**: a worker fell", "**the proxy's limit**",
-    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(

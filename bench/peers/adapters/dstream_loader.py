@@ -6,6 +6,8 @@ from collections.abc import Iterator
 
 import dstream
 from bench_repo import NAME
+from dstream.loader.concurrency import FIRST
+from dstream.loader.settings import LoaderSettings
 from peers.adapters.protocol import Seen, Task, answer
 
 
@@ -22,5 +24,10 @@ def opened(task: Task) -> Iterator[Seen]:
     return stream()
 
 
+def stock_clips(task: Task) -> int:
+    """Decoded ahead, being decoded, and fetched ahead."""
+    return LoaderSettings().prefetch + task.cores + FIRST
+
+
 if __name__ == "__main__":
-    answer(opened)
+    answer(opened, stock_clips)

@@ -151,6 +151,12 @@ def opened(task: Any) -> Iterator[Any]:
     return stream()
 
 
+def stock_clips(task: Any) -> int:
+    from peers.adapters import torch_loader
+
+    return torch_loader.stock_clips(task, BATCH)
+
+
 class Smaller:
     """torchvision's resize of uint8 frames, picklable."""
 
@@ -170,4 +176,4 @@ if __name__ == "__main__":
     else:
         from peers.adapters.protocol import answer
 
-        answer(opened)
+        answer(opened, stock_clips)

@@ -11,7 +11,7 @@ from litdata.raw.indexer import FileIndexer
 from litdata.streaming import downloader
 
 from peers.adapters.protocol import Seen, Task, answer
-from peers.adapters.torch_loader import as_seen, endless
+from peers.adapters.torch_loader import as_seen, endless, stock_clips
 from peers.adapters.torchcodec_clip import random_clip
 
 # obstore, which fetches for litdata, refuses plain HTTP unless told; litdata has no option for it.
@@ -49,6 +49,9 @@ def opened(task: Task) -> Iterator[Seen]:
         indexer=FileIndexer(extensions=[".mp4"]),
         storage_options={"endpoint_url": task.endpoint},
         transform=RandomClip(task),
+        # It looks ahead in sequential order only, and with that on it keeps what the transform made
+        # by the object's number: a clip of each object, again and again.
+        max_prefetch=0,
     )
     items = endless(
         dataset,
@@ -66,4 +69,4 @@ def only_item(items: list[Any]) -> Any:
 
 
 if __name__ == "__main__":
-    answer(opened)
+    answer(opened, stock_clips)

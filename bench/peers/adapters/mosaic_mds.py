@@ -15,7 +15,11 @@ from streaming.base.util import clean_stale_shared_memory
 
 from peers.adapters.protocol import Seen, Task, answer
 from peers.adapters.torch_loader import as_seen, endless
+from peers.adapters.torch_loader import stock_clips as loader_stock_clips
 from peers.adapters.torchcodec_clip import random_clip
+
+PREDOWNLOAD = 8
+"""Pieces that each worker downloads ahead: its own number for batches of one."""
 
 
 def prepare(manifest: dict[str, Any], folder: str) -> None:
@@ -42,6 +46,7 @@ def opened(task: Task) -> Iterator[Seen]:
         shuffle=True,
         shuffle_seed=task.seed,
         batch_size=1,
+        predownload=PREDOWNLOAD,
     )
 
     def epochs() -> Iterator[Any]:
@@ -51,9 +56,14 @@ def opened(task: Task) -> Iterator[Seen]:
     return as_seen(epochs())
 
 
+def stock_clips(task: Task) -> int:
+    """DataLoader's, and a clip of each piece that was downloaded ahead."""
+    return loader_stock_clips(task) + task.workers * (PREDOWNLOAD + 1)
+
+
 if __name__ == "__main__":
     if sys.argv[1] == "prepare":
         with open(sys.argv[2]) as given:
             prepare(json.load(given), sys.argv[3])
     else:
-        answer(opened)
+        answer(opened, stock_clips)

@@ -8,7 +8,7 @@ from typing import Any
 from s3torchconnector import S3ClientConfig, S3MapDataset, S3ReaderConstructor
 
 from peers.adapters.protocol import Seen, Task, answer
-from peers.adapters.torch_loader import Place, RandomPlaces, as_seen, endless
+from peers.adapters.torch_loader import Place, RandomPlaces, as_seen, endless, stock_clips
 from peers.adapters.torchcodec_clip import open_decoder, read_clip
 
 
@@ -33,8 +33,8 @@ class Objects:
 
 
 def opened(task: Task) -> Iterator[Seen]:
-    return as_seen(endless(Objects(task), task, start="forkserver", sampler=RandomPlaces(task)))
+    return as_seen(endless(Objects(task), task, sampler=RandomPlaces(task)))
 
 
 if __name__ == "__main__":
-    answer(opened)
+    answer(opened, stock_clips)

@@ -15,6 +15,9 @@ from spdl.pipeline import PipelineBuilder
 from peers.adapters.protocol import Seen, Task, answer
 
 Place = tuple[str, int]
+FETCHERS_A_CORE, SINK = 4, 2
+BETWEEN = 2
+"""Items that SPDL lets lie between two stages."""
 
 
 def places(task: Task) -> Iterator[Place]:
@@ -56,13 +59,13 @@ def opened(task: Task) -> Iterator[Seen]:
         )
         for name in task.videos
     }
-    fetching = 4 * task.cores
+    fetching = FETCHERS_A_CORE * task.cores
     pipeline = (
         PipelineBuilder()
         .add_source(places(task))
         .pipe(partial(demuxed, task, urls), concurrency=fetching)
         .pipe(partial(decoded, task), concurrency=task.cores)
-        .add_sink(2)
+        .add_sink(SINK)
         .build(num_threads=fetching + task.cores)
     )
 
@@ -73,5 +76,10 @@ def opened(task: Task) -> Iterator[Seen]:
     return stream()
 
 
+def stock_clips(task: Task) -> int:
+    """Being demuxed, being decoded, and between and behind these."""
+    return FETCHERS_A_CORE * task.cores + BETWEEN + task.cores + BETWEEN + SINK
+
+
 if __name__ == "__main__":
-    answer(opened)
+    answer(opened, stock_clips)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import random
 from collections.abc import Iterator
 from typing import Any
@@ -10,6 +9,9 @@ from typing import Any
 from torch.utils.data import DataLoader
 
 from peers.adapters.protocol import Seen, Task
+
+PREFETCH = 2
+"""Batches that each worker makes ahead: torch's own number."""
 
 Place = tuple[str, int]
 """A video's name and the clip's first frame."""
@@ -32,17 +34,21 @@ class RandomPlaces:
 def endless(dataset: Any, task: Task, *, start: str = "fork", **more: Any) -> Iterator[Any]:
     """What ``dataset`` gives, from ``task.workers`` processes, without batching by default.
 
-    With ``start="forkserver"``, for what must not be forked once it is in use, torch and torchcodec
-    are imported once for all workers: four processes that import them on two cores take a minute.
+    ``start="forkserver"`` is for what must not be forked once it is in use.
     """
-    multiprocessing.set_forkserver_preload(["torch", "torchcodec.decoders"])
     settings = {
         "batch_size": None,
         "num_workers": task.workers,
+        "prefetch_factor": PREFETCH,
         "multiprocessing_context": start,
         **more,
     }
     return iter(DataLoader(dataset, **settings))
+
+
+def stock_clips(task: Task, batch: int = 1) -> int:
+    """What DataLoader's workers can hold, and the batch that is being handed over."""
+    return task.workers * PREFETCH * batch + batch
 
 
 def as_seen(items: Iterator[tuple[str, int, Any]]) -> Iterator[Seen]:

@@ -11,7 +11,7 @@ from typing import Any
 import s3fs
 
 from peers.adapters.protocol import Seen, Task, answer
-from peers.adapters.torch_loader import Place, RandomPlaces, as_seen, endless
+from peers.adapters.torch_loader import Place, RandomPlaces, as_seen, endless, stock_clips
 from peers.adapters.torchcodec_clip import open_decoder, read_clip
 
 
@@ -35,8 +35,8 @@ class Files:
 
 
 def opened(task: Task) -> Iterator[Seen]:
-    return as_seen(endless(Files(task), task, start="forkserver", sampler=RandomPlaces(task)))
+    return as_seen(endless(Files(task), task, sampler=RandomPlaces(task)))
 
 
 if __name__ == "__main__":
-    answer(opened)
+    answer(opened, stock_clips)

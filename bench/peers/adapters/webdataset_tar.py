@@ -17,6 +17,7 @@ import webdataset
 from botocore.config import Config
 
 from peers.adapters.protocol import Seen, Task, answer
+from peers.adapters.torch_loader import PREFETCH, stock_clips
 from peers.adapters.torchcodec_clip import random_clip
 
 SHARD_BYTES = 64 << 20
@@ -53,7 +54,10 @@ def opened(task: Task) -> Iterator[Seen]:
         .shuffle(8, initial=8)
         .map(partial(clip_of, task))
     )
-    loader = webdataset.WebLoader(dataset, batch_size=None, num_workers=task.workers)
+    # The shuffle's buffer is no stock: it is full when its first piece comes out, and stays full.
+    loader = webdataset.WebLoader(
+        dataset, batch_size=None, num_workers=task.workers, prefetch_factor=PREFETCH
+    )
     return (Seen(key, int(frame), video) for key, frame, video in loader)
 
 
@@ -62,4 +66,4 @@ if __name__ == "__main__":
         with open(sys.argv[2]) as given:
             prepare(json.load(given), sys.argv[3])
     else:
-        answer(opened)
+        answer(opened, stock_clips)
