@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import itertools
 import json
 import socket
 import struct
@@ -11,22 +12,24 @@ import time
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from http.server import BaseHTTPRequestHandler
+from io import BufferedReader
 from typing import TYPE_CHECKING, Protocol
 from xml.sax.saxutils import escape
 
 from dstream.clock import Clock
-from dstream.diagnose.bodies import PIECE_BYTES, SIGNED_CHUNKS, Body, resigned
+from dstream.diagnose.answers import Answer
+from dstream.diagnose.bodies import SIGNED_CHUNKS, Body, resigned
+from dstream.diagnose.request_head import plain_request
 from dstream.diagnose.s3_request import Kind, S3Request, classify, content_range
 from dstream.diagnose.shaping import Fault, FaultKind, Pacer, Shape, drawn_fault
 from dstream.diagnose.sigv4 import Key, Message, Signature, SignatureRefusedError, check
 from dstream.diagnose.traffic import Exchange, Traffic
 from dstream.diagnose.upstream import Line, Upstream
 from dstream.errors import InvalidInputError
+from dstream.units import KIB
 
 if TYPE_CHECKING:
     from dstream.diagnose.proxy import ProxyServer
-
-_HOP_BY_HOP = {"connection", "keep-alive", "transfer-encoding", "content-length", "upgrade"}
 
 
 class Log(Protocol):
@@ -48,8 +51,9 @@ class Settings:
     traffic: Traffic
     log: Log | None = None
     """Gets one JSON line for every request."""
-    lock: threading.Lock = field(default_factory=threading.Lock)
-    numbers: int = 0
+    log_lock: threading.Lock = field(default_factory=threading.Lock)
+    numbers: Iterator[int] = field(default_factory=itertools.count)
+    """Of requests, in the order of their arrival."""
 
     def __post_init__(self) -> None:
         self.down = Pacer(self.shape.bytes_per_s, self.clock)
@@ -57,12 +61,6 @@ class Settings:
 
     down: Pacer = field(init=False)
     up: Pacer = field(init=False)
-
-    def next_number(self) -> int:
-        """A number for a request, in the order of their arrival."""
-        with self.lock:
-            self.numbers += 1
-            return self.numbers - 1
 
 
 @dataclass(slots=True)
@@ -83,6 +81,16 @@ class _Passing:
     object_bytes: int | None = None
 
 
+_PART_BYTES = 16 * KIB
+
+
+def _in_parts(pieces: Iterable[memoryview]) -> Iterator[memoryview]:
+    """So small that one of them is the middle of an answer."""
+    for piece in pieces:
+        for start in range(0, max(1, len(piece)), _PART_BYTES):
+            yield piece[start : start + _PART_BYTES]
+
+
 class _CutError(Exception):
     """A fault ended the answer."""
 
@@ -93,14 +101,16 @@ class Relay(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
     server: ProxyServer
+    rfile: BufferedReader
 
     def setup(self) -> None:
         """Make what the connection keeps between requests."""
         super().setup()
         self._settings = self.server.settings
         self._line = Line(self._settings.upstream)
-        self._buffer = memoryview(bytearray(PIECE_BYTES))
-        self._settings.clock.sleep(self._settings.shape.delay_s)
+        self._head = b""
+        self._cpu_s = time.thread_time()
+        self._delay()
 
     def finish(self) -> None:
         """Close the connection upstream along with the client's."""
@@ -110,12 +120,32 @@ class Relay(BaseHTTPRequestHandler):
     def log_message(self, *_: object) -> None:
         """Say nothing: the report tells."""
 
+    def handle_one_request(self) -> None:
+        """Serve one request: a plain one at once, any other as http.server reads it."""
+        head = plain_request(self.rfile.peek())
+        if head is None:
+            super().handle_one_request()
+            return
+        self.rfile.read(head.size_bytes)
+        self.close_connection = False
+        self._serve(head.message, Body(self.rfile, head.body_bytes))
+
     def do_any(self) -> None:
-        """Serve one request."""
-        settings = self._settings
+        """Serve one request that http.server has read the head of."""
         path, _, query = self.path.partition("?")
         message = Message(self.command, path, query, self.headers.items())
-        began_s, began_cpu_s = settings.clock.monotonic_s(), time.thread_time()
+        if "chunked" in (message.header("transfer-encoding") or "").lower():
+            self._serve(message, Body(self.rfile, None))
+            return
+        length = message.header("content-length") or "0"
+        self._serve(message, Body(self.rfile, int(length) if length.isdecimal() else 0))
+
+    do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = do_OPTIONS = do_any
+
+    def _serve(self, message: Message, body: Body) -> None:
+        settings = self._settings
+        self.command = message.method
+        began_s = settings.clock.monotonic_s()
         settings.traffic.begin()
         try:
             signature = check(message, settings.key)
@@ -123,26 +153,24 @@ class Relay(BaseHTTPRequestHandler):
             settings.traffic.refuse()
             self._say_error(403, str(error.code), str(error))
             return
-        number = settings.next_number()
+        number = next(settings.numbers)
         request = classify(
-            self.command, path, query, message.header("x-amz-copy-source") is not None
+            message.method,
+            message.path,
+            message.query,
+            message.header("x-amz-copy-source") is not None,
         )
         fault = drawn_fault(settings.shape.faults, settings.shape.seed, number)
         ranged = message.header("range") is not None
         passing = _Passing(number, request, ranged, fault, began_s)
-        body = self._body()
         try:
             self._pass_on(message, signature, body, passing)
         finally:
-            self._count(passing, body, began_cpu_s)
+            self._count(passing, body)
 
-    do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = do_OPTIONS = do_any
-
-    def _body(self) -> Body:
-        if "chunked" in (self.headers.get("transfer-encoding") or "").lower():
-            return Body(self.rfile, None)
-        length = self.headers.get("content-length") or "0"
-        return Body(self.rfile, int(length) if length.isdecimal() else 0)
+    def _delay(self) -> None:
+        if self._settings.shape.delay_s:
+            self._settings.clock.sleep(self._settings.shape.delay_s)
 
     def _pass_on(
         self, message: Message, signature: Signature, body: Body, passing: _Passing
@@ -154,7 +182,7 @@ class Relay(BaseHTTPRequestHandler):
             passing.outcome = "fault-503"
             self._error(passing, 503, "SlowDown", "injected by the measuring proxy")
             return
-        settings.clock.sleep(settings.shape.delay_s)
+        self._delay()
         try:
             passed, made = settings.upstream.prepared(message, settings.clock, signature)
             pieces = body.pieces()
@@ -177,73 +205,41 @@ class Relay(BaseHTTPRequestHandler):
 
     # The answer
 
-    def _answer(self, response: http.client.HTTPResponse, passing: _Passing) -> None:
+    def _answer(self, answer: Answer, passing: _Passing) -> None:
         passing.first_byte_s = self._settings.clock.monotonic_s()
-        passing.status = response.status
-        if passing.request.kind is Kind.GET and response.status in (200, 206):
+        passing.status = answer.status
+        if passing.request.kind is Kind.GET and answer.status in (200, 206):
             passing.range_start, passing.object_bytes = content_range(
-                response.getheader("content-range"), response.length
+                answer.content_range, answer.length
             )
-        chunked = response.length is None
+        self._head = answer.head
         try:
-            self._send_head(response, chunked)
-            self._pump(response, passing, chunked)
+            self._pump(answer, passing)
         except _CutError:
             self.close_connection = True
         except (OSError, http.client.HTTPException):
             passing.outcome = "client-gone" if self._fault_is_clients else "upstream"
             self.close_connection = True
-        if passing.outcome == "ok":
-            response.close()
-        else:
+        if passing.outcome != "ok" or not answer.is_kept:
             self._line.drop()
 
-    def _send_head(self, response: http.client.HTTPResponse, chunked: bool) -> None:
-        lines = [f"HTTP/1.1 {response.status} {response.reason}"]
-        lines += [f"{k}: {v}" for k, v in response.getheaders() if k.lower() not in _HOP_BY_HOP]
-        length = response.getheader("content-length")
-        if length is not None:
-            lines.append(f"Content-Length: {length}")
-        elif chunked:
-            lines.append("Transfer-Encoding: chunked")
-        elif response.status not in (204, 304):
-            lines.append("Content-Length: 0")
-        self._send("\r\n".join([*lines, "", ""]).encode("latin-1"))
-
-    def _pump(self, response: http.client.HTTPResponse, passing: _Passing, chunked: bool) -> None:
-        length = response.length
-        left = length
-        while left is None or left > 0:
-            piece = self._piece(response, left)
-            if not piece:
-                if left is not None:
-                    raise http.client.IncompleteRead(b"", left)
-                break
+    def _pump(self, answer: Answer, passing: _Passing) -> None:
+        chunked = answer.length is None
+        halfway = (answer.length or 0) // 2
+        pieces = answer.pieces()
+        for piece in pieces if passing.fault is None else _in_parts(pieces):
             passing.received_bytes += len(piece)
             self._settings.traffic.passed(len(piece))
-            left = None if left is None else left - len(piece)
-            self._spoil(piece, passing, (length or 0) // 2)
-            self._settings.down.pass_through(len(piece))
-            self._send(b"%x\r\n%s\r\n" % (len(piece), piece) if chunked else piece)
-            passing.delivered_bytes += len(piece)
+            if passing.fault is not None and passing.received_bytes > halfway:
+                self._spoil(piece, passing, passing.fault)
+            self._deliver(piece, passing, chunked)
         if chunked:
             self._send(b"0\r\n\r\n")
+        else:
+            self._deliver(memoryview(b""), passing, chunked)
 
-    def _piece(self, response: http.client.HTTPResponse, left: int | None) -> memoryview:
-        """What is there of the answer, at most a buffer full; it is not waited for more."""
-        if left is None:
-            data = response.read1(len(self._buffer))
-            self._buffer[: len(data)] = data
-            return self._buffer[: len(data)]
-        # Straight from the socket into the buffer: read1() would make a new object each time.
-        size = response.fp.readinto1(self._buffer[: min(left, len(self._buffer))])
-        return self._buffer[:size]
-
-    def _spoil(self, piece: memoryview, passing: _Passing, halfway: int) -> None:
+    def _spoil(self, piece: memoryview, passing: _Passing, fault: Fault) -> None:
         """Do what a drawn fault does once half of the answer has passed."""
-        fault = passing.fault
-        if fault is None or passing.received_bytes <= halfway:
-            return
         passing.fault = None
         if fault.kind is FaultKind.STALL:
             self._settings.clock.sleep(fault.stall_s)
@@ -259,9 +255,23 @@ class Relay(BaseHTTPRequestHandler):
             self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
         raise _CutError
 
-    def _send(self, data: bytes | memoryview) -> None:
+    def _deliver(self, piece: memoryview, passing: _Passing, chunked: bool) -> None:
+        """Send a piece, together with the head if that is still to go."""
+        head, self._head = self._head, b""
+        self._settings.down.pass_through(len(piece))
+        if chunked and piece:
+            self._send(head, b"%x\r\n" % len(piece), piece, b"\r\n")
+        elif head or piece:
+            self._send(head, piece)
+        passing.delivered_bytes += len(piece)
+
+    def _send(self, *parts: bytes | memoryview) -> None:
         self._fault_is_clients = True
-        self.connection.sendall(data)
+        sent = self.connection.sendmsg(parts)
+        for part in parts:
+            if sent < len(part):
+                self.connection.sendall(memoryview(part)[max(0, sent) :])
+            sent -= len(part)
         self._fault_is_clients = False
 
     _fault_is_clients = False
@@ -286,7 +296,7 @@ class Relay(BaseHTTPRequestHandler):
 
     # Counting
 
-    def _count(self, passing: _Passing, body: Body, began_cpu_s: float) -> None:
+    def _count(self, passing: _Passing, body: Body) -> None:
         ended_s = self._settings.clock.monotonic_s()
         exchange = Exchange(
             number=passing.number,
@@ -305,9 +315,11 @@ class Relay(BaseHTTPRequestHandler):
             object_bytes=passing.object_bytes,
             ranged=passing.ranged,
         )
-        self._settings.traffic.end(exchange, time.thread_time() - began_cpu_s)
+        # Since the last request: a thread that waits for the next one takes no CPU.
+        began_cpu_s, self._cpu_s = self._cpu_s, time.thread_time()
+        self._settings.traffic.end(exchange, self._cpu_s - began_cpu_s)
         log = self._settings.log
         if log is not None:
             line = json.dumps(asdict(exchange))
-            with self._settings.lock:
+            with self._settings.log_lock:
                 log.write(line + "\n")

@@ -69,6 +69,8 @@ def parse_fault(text: str) -> Fault:
 
 def drawn_fault(faults: Sequence[Fault], seed: int, number: int) -> Fault | None:
     """The fault of the ``number``-th request, or None. The same for the same seed."""
+    if not faults:
+        return None
     place = fraction(seed, number)
     for fault in faults:
         if place < fault.share:

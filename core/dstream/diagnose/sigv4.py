@@ -22,6 +22,8 @@ EMPTY_SHA256 = hashlib.sha256().hexdigest()
 _AUTHORIZATION = re.compile(
     r"AWS4-HMAC-SHA256 +Credential=([^, ]+), *SignedHeaders=([^, ]+), *Signature=([0-9a-f]{64})"
 )
+_SIGNED = ("host", "content-md5", "content-type", "range")
+"""What is signed of a request beside all that is Amazon's own."""
 _QUERY_FIELDS = (
     "X-Amz-Credential", "X-Amz-Date", "X-Amz-SignedHeaders", "X-Amz-Signature",
 )  # fmt: skip
@@ -69,7 +71,10 @@ class Message:
 
     def header(self, name: str) -> str | None:
         """The first header of this name (in lower case)."""
-        return next((value for key, value in self.headers if key.lower() == name), None)
+        for key, value in self.headers:  # a generator would take three times as long
+            if key.lower() == name:
+                return value
+        return None
 
 
 def check(message: Message, key: Key) -> Signature:
@@ -85,7 +90,8 @@ def check(message: Message, key: Key) -> Signature:
     if not hmac.compare_digest(access.encode(), key.access.encode()):
         raise _refused("another access key than the one handed out", "InvalidAccessKeyId")
     payload = message.header("x-amz-content-sha256") or UNSIGNED_PAYLOAD
-    expected = _signed(message, names, payload, Signature("", claimed.time, scope), key.secret)
+    made_for = Signature("", claimed.time, scope)
+    expected = _signed(message, _joined(message.headers), names, payload, made_for, key.secret)
     if not hmac.compare_digest(expected.value, claimed.value):
         raise _refused("the signature does not match", "SignatureDoesNotMatch")
     return expected
@@ -99,20 +105,12 @@ def sign(message: Message, key: Key, time: str, region: str) -> tuple[Signature,
     added = {"x-amz-date": time}
     if key.token is not None:
         added["x-amz-security-token"] = key.token
-    complete = Message(
-        message.method, message.path, message.query, [*message.headers, *added.items()]
-    )
-    names = sorted(
-        {
-            name.lower()
-            for name, _ in complete.headers
-            if name.lower() in ("host", "content-md5", "content-type", "range")
-            or name.lower().startswith("x-amz-")
-        }
-    )
+    headers = _joined([*message.headers, *added.items()])
+    names = sorted(name for name in headers if name in _SIGNED or name.startswith("x-amz-"))
     scope = f"{time[:8]}/{region}/s3/aws4_request"
     payload = message.header("x-amz-content-sha256") or UNSIGNED_PAYLOAD
-    signature = _signed(complete, names, payload, Signature("", time, scope), key.secret)
+    made_for = Signature("", time, scope)
+    signature = _signed(message, headers, names, payload, made_for, key.secret)
     added["authorization"] = (
         f"{ALGORITHM} Credential={key.access}/{scope}, SignedHeaders={';'.join(names)}, "
         f"Signature={signature.value}"
@@ -160,12 +158,23 @@ def _claim(message: Message) -> tuple[Signature, list[str]]:
     return Signature(value, time, credential), names.split(";")
 
 
+def _joined(headers: Sequence[tuple[str, str]]) -> dict[str, str]:
+    """Headers as they are signed: by their names in lower case, blanks and repetitions folded."""
+    joined: dict[str, str] = {}
+    for name, value in headers:
+        lowered, folded = name.lower(), " ".join(value.split())
+        joined[lowered] = f"{joined[lowered]},{folded}" if lowered in joined else folded
+    return joined
+
+
 def _signed(
-    message: Message, names: Sequence[str], payload: str, made_for: Signature, secret: str
+    message: Message,
+    headers: Mapping[str, str],
+    names: Sequence[str],
+    payload: str,
+    made_for: Signature,
+    secret: str,
 ) -> Signature:
-    headers: dict[str, list[str]] = {}
-    for name, value in message.headers:
-        headers.setdefault(name.lower(), []).append(" ".join(value.split()))
     pairs = sorted(
         (_encoded(name, ""), _encoded(value, ""))
         for name, _, value in (part.partition("=") for part in message.query.split("&") if part)
@@ -175,7 +184,7 @@ def _signed(
         message.method,
         _encoded(message.path, "/"),
         "&".join(f"{name}={value}" for name, value in pairs),
-        {name: ",".join(values) for name, values in headers.items()},
+        headers,
         names,
         payload,
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import threading
 from array import array
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -154,9 +155,9 @@ class Traffic:
     def __init__(self, began_s: float) -> None:
         self._lock = threading.Condition()
         self._began_s = began_s
-        self._kinds: dict[Kind, _Totals] = {}
+        self._kinds = defaultdict[Kind, _Totals](_Totals)
         self._outcomes: dict[str, int] = {}
-        self._objects: dict[tuple[str, str], _Object] = {}
+        self._objects = defaultdict[tuple[str, str], _Object](_Object)
         self._reads = {"whole": 0, "sequential": 0, "random": 0}
         self._received_bytes = self._aborted_bytes = self._object_bytes = 0
         self._in_flight = self._most_in_flight = 0
@@ -186,7 +187,7 @@ class Traffic:
         with self._lock:
             self._leave()
             self._cpu.append(cpu_s)
-            totals = self._kinds.setdefault(exchange.kind, _Totals())
+            totals = self._kinds[exchange.kind]
             totals.statuses[exchange.status] = totals.statuses.get(exchange.status, 0) + 1
             totals.sent_bytes += exchange.sent_bytes
             totals.received_bytes += exchange.received_bytes
@@ -213,7 +214,7 @@ class Traffic:
         else:
             self._aborted_bytes += exchange.received_bytes
         self._object_bytes += exchange.received_bytes
-        seen = self._objects.setdefault((exchange.bucket, exchange.key), _Object())
+        seen = self._objects[exchange.bucket, exchange.key]
         seen.seen.add(start, stop)
         seen.size_bytes = max(seen.size_bytes, exchange.object_bytes or 0, stop)
         whole = not exchange.ranged or (start == 0 and stop == exchange.object_bytes)

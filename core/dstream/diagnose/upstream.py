@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import http.client
-import select
+import re
+import socket
 import ssl
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from urllib.parse import urlsplit
 
 from dstream.clock import Clock
+from dstream.diagnose.answers import Answer, Wire, answer_of
 from dstream.diagnose.sigv4 import (
     UNSIGNED_PAYLOAD,
     Key,
@@ -20,8 +21,10 @@ from dstream.diagnose.sigv4 import (
     without_signature,
 )
 from dstream.errors import InvalidInputError
+from dstream.store.s3_sign import time_stamp
 
-_TIMEOUT_S = 120.0
+_CONNECT_TIMEOUT_S = 120.0
+_UNSENDABLE = re.compile(r"[\x00\r\n]")
 # Of one connection, or of the client's own signature.
 _NOT_PASSED_ON = {
     "authorization", "connection", "content-length", "expect", "host", "keep-alive",
@@ -51,14 +54,22 @@ class Upstream:
                 "credentials in it"
             )
 
-    def connect(self) -> http.client.HTTPConnection:
-        """A new connection, opened at its first request."""
+    def connected(self) -> socket.socket:
+        """A new connection.
+
+        Raises:
+            OSError: the server cannot be reached, or is not the one that its certificate names.
+        """
         parts = urlsplit(self.url)
         host = parts.hostname or ""
-        if parts.scheme == "http":
-            return http.client.HTTPConnection(host, parts.port, timeout=_TIMEOUT_S)
-        context = ssl.create_default_context()
-        return http.client.HTTPSConnection(host, parts.port, timeout=_TIMEOUT_S, context=context)
+        connection = http.client.HTTPConnection(host, parts.port, timeout=_CONNECT_TIMEOUT_S)
+        if parts.scheme == "https":
+            connection = http.client.HTTPSConnection(
+                host, parts.port, timeout=_CONNECT_TIMEOUT_S, context=ssl.create_default_context()
+            )
+        connection.connect()
+        sock: socket.socket = connection.sock
+        return sock
 
     def prepared(
         self, message: Message, clock: Clock, client: Signature
@@ -78,7 +89,7 @@ class Upstream:
         if self.key is None:
             return passed, None
         key = self.key()
-        time = datetime.fromtimestamp(clock.now_s(), UTC).strftime("%Y%m%dT%H%M%SZ")
+        time = time_stamp(int(clock.now_s()))
         signature, added = sign(passed, key, time, self.region or client.region)
         return replace(passed, headers=[*headers, *added.items()]), (signature, key)
 
@@ -88,11 +99,9 @@ class Line:
 
     def __init__(self, upstream: Upstream) -> None:
         self._upstream = upstream
-        self._connection: http.client.HTTPConnection | None = None
+        self._wire: Wire | None = None
 
-    def exchange(
-        self, message: Message, body: Iterable[bytes], length: int | None
-    ) -> http.client.HTTPResponse:
+    def exchange(self, message: Message, body: Iterable[bytes], length: int | None) -> Answer:
         """Send a request; its answer, of which nothing but the head is read.
 
         Args:
@@ -102,47 +111,55 @@ class Line:
 
         Raises:
             OSError, http.client.HTTPException: the server cannot be reached, or hung up.
+            InvalidInputError: a header cannot be sent.
         """
-        connection = self._ready()
-        target = message.path + (f"?{message.query}" if message.query else "")
-        connection.putrequest(message.method, target, skip_host=True, skip_accept_encoding=True)
-        for name, value in message.headers:
-            connection.putheader(name, value)
-        if length is None:
-            connection.putheader("Transfer-Encoding", "chunked")
-        elif length or message.method in ("PUT", "POST"):
-            connection.putheader("Content-Length", str(length))
-        connection.endheaders()
+        head = request_head(message, length)
+        wire = self._ready()
+        wire.send(head)
         try:
             for piece in body:
-                connection.send(piece if length is not None else _http_chunk(piece))
+                wire.send(piece if length is not None else _http_chunk(piece))
             if length is None:
-                connection.send(b"0\r\n\r\n")
+                wire.send(b"0\r\n\r\n")
         except (BrokenPipeError, ConnectionResetError):
             pass  # the server answered before it had everything, perhaps: its answer tells why
-        return connection.getresponse()
+        return answer_of(wire, message.method)
 
-    def _ready(self) -> http.client.HTTPConnection:
-        connection = self._connection
-        if connection is not None and (connection.sock is None or _is_readable(connection)):
+    def _ready(self) -> Wire:
+        if self._wire is not None and not self._wire.is_idle():
             self.drop()  # closed by the server while it was idle
-            connection = None
-        if connection is None:
-            connection = self._connection = self._upstream.connect()
-        return connection
+        if self._wire is None:
+            self._wire = Wire(self._upstream.connected())
+        return self._wire
 
     def drop(self) -> None:
         """Close the connection: something of it was left unread."""
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
+        if self._wire is not None:
+            self._wire.close()
+            self._wire = None
+
+
+def request_head(message: Message, length: int | None) -> bytes:
+    """A request up to its body. Pure.
+
+    Args:
+        message: the request, without the headers that frame its body.
+        length: of the body; None for HTTP chunks.
+
+    Raises:
+        InvalidInputError: it holds a line break or a NUL, and would be another request.
+    """
+    target = message.path + (f"?{message.query}" if message.query else "")
+    fields = [f"{name}: {value}" for name, value in message.headers]
+    if length is None:
+        fields.append("Transfer-Encoding: chunked")
+    elif length or message.method in ("PUT", "POST"):
+        fields.append(f"Content-Length: {length}")
+    if _UNSENDABLE.search("".join((target, *fields))):
+        raise InvalidInputError("a request's head holds line breaks or NUL characters")
+    lines = "\r\n".join((f"{message.method} {target} HTTP/1.1", *fields))
+    return f"{lines}\r\n\r\n".encode("latin-1")
 
 
 def _http_chunk(piece: bytes) -> bytes:
     return b"%x\r\n%s\r\n" % (len(piece), piece)
-
-
-def _is_readable(connection: http.client.HTTPConnection) -> bool:
-    poll = select.poll()
-    poll.register(connection.sock, select.POLLIN)
-    return bool(poll.poll(0))

@@ -15,12 +15,12 @@ MOST_BYTES = 2048
 """Of a head, and of what is received with it: so much of a body is copied once more. A longer head
 is left to http.client, which has bounds of its own."""
 
+PLAIN_FIELDS = rb"(?:[!#$%&'*+\-.^_`|~0-9A-Za-z]+:[ \t]*(?:[!-~](?:[\t -~]*[!-~])?)?\r\n)*\r\n"
+"""Pattern of the lines after the first, which requests and answers share: no blanks before a colon,
+none at the end of a value, no continued line, no byte beyond ASCII."""
+
 _MOST_DIGITS = 18
-_PLAIN = re.compile(
-    rb"HTTP/1\.1 (200|206)(?: [\t -~]*)?\r\n"
-    # No blanks before the colon, none at the end of a value, no continued line.
-    rb"(?:[!#$%&'*+\-.^_`|~0-9A-Za-z]+:[ \t]*(?:[!-~](?:[\t -~]*[!-~])?)?\r\n)*\r\n"
-)
+_PLAIN = re.compile(rb"HTTP/1\.1 (200|206)(?: [\t -~]*)?\r\n" + PLAIN_FIELDS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,15 +47,25 @@ def plain_head(received: bytes) -> Head | None:
     found = None if end < 0 else _PLAIN.fullmatch(received, 0, end + 4)
     if found is None:
         return None
-    lines = received[:end].decode("ascii").split("\r\n")[1:]
-    parts = [line.partition(":") for line in lines]
-    headers = {name.lower(): value.strip(" \t") for name, _, value in parts}
+    fields = plain_fields(received[:end])
+    headers = {name.lower(): value for name, value in fields}
     length = headers.get("content-length", "")
     if (
-        len(headers) != len(lines)
+        len(headers) != len(fields)
         or "transfer-encoding" in headers
-        or not (length.isdecimal() and len(length) <= _MOST_DIGITS)
+        or not is_plain_length(length)
         or headers.get("connection", "keep-alive").lower() != "keep-alive"
     ):
         return None
     return Head(int(found[1]), headers, int(length), end + 4)
+
+
+def plain_fields(head: bytes) -> list[tuple[str, str]]:
+    """Names and values of a plain head without its blank line, in order, as they were written."""
+    parts = [line.partition(":") for line in head.decode("ascii").split("\r\n")[1:]]
+    return [(name, value.strip(" \t")) for name, _, value in parts]
+
+
+def is_plain_length(value: str) -> bool:
+    """Whether a ``Content-Length`` is one, and of a size that a body can have."""
+    return value.isdecimal() and len(value) <= _MOST_DIGITS

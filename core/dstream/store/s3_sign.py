@@ -38,7 +38,7 @@ def signed_headers(
         now_s: seconds since the epoch.
     """
     key_id, secret, token = credentials
-    stamp = _stamp(int(now_s))
+    stamp = time_stamp(int(now_s))
     day = stamp[:8]
     result = {**headers, "X-Amz-Date": stamp, "X-Amz-Content-SHA256": _EMPTY_SHA256}
     if token:
@@ -88,7 +88,8 @@ def signed_text(secret: str, scope: str, text: str) -> str:
 
 
 @lru_cache(maxsize=16)
-def _stamp(second: int) -> str:
+def time_stamp(second: int) -> str:
+    """A second since the epoch as signatures write it: ``20261130T120000Z``."""
     return datetime.fromtimestamp(second, UTC).strftime("%Y%m%dT%H%M%SZ")
 
 
