@@ -19,22 +19,23 @@ from dstream.loader.settings import LoaderSettings
 from dstream.measure import Meter, Purpose, RequestTotals, Snapshot
 
 SUMS = {
-    "seconds.fetch_idle": 30.0, "seconds.fetch_threads": 10.0, "seconds.fetch_stage": 8.0,
-    "seconds.cache": 2.0, "seconds.fetch_blocked": 1.5,
+    "seconds.fetch_idle": 30.0, "seconds.fetch_threads": 9.6, "seconds.fetch_stage": 8.0,
+    "seconds.cache": 2.0, "seconds.fetch_blocked": 1.5, "seconds.fetch_handover": 0.4,
     "seconds.decode_idle": 2.0, "seconds.decode_threads": 18.0, "seconds.decode_stage": 17.0,
     "seconds.convert": 5.0, "seconds.start": 0.3, "seconds.wait": 8.0, "seconds.deliver": 0.5,
 }  # fmt: skip
 
 
 def test_each_kind_of_thread_is_held_against_all_of_its_time() -> None:
-    fetching, decoding, consuming = thread_times(SUMS, consumer_s=10.0, step_s=0.6, notes_s=0.1)
+    own = {"step": 0.6, "notes": 0.1, "release": 0.2, "loader": 9.0}
+    fetching, decoding, consuming = thread_times(SUMS, consumer_s=10.0, own=own)
     assert (fetching.total_s, decoding.total_s, consuming.total_s) == (40.0, 20.0, 10.0)
-    assert fetching.explained_share == pytest.approx((30 + 8 + 1.5) / 40)
+    assert fetching.explained_share == pytest.approx((30 + 8 + 1.5 + 0.4) / 40)
     assert decoding.explained_share == pytest.approx((2 + 12 + 5) / 20)
-    assert consuming.explained_share == pytest.approx((8 + 0.3 + 0.5 + 0.6 + 0.1) / 10)
+    assert consuming.explained_share == pytest.approx((8 + 0.3 + 0.5 + 0.6 + 0.1 + 0.2) / 10)
     assert explained_share((fetching, decoding, consuming)) == pytest.approx(0.95)
     assert fetching.share(Stage.CACHE) == pytest.approx(0.05)
-    assert thread_times({}, 0.0, 0.0)[0].explained_share == 1
+    assert thread_times({}, 0.0, {})[0].explained_share == 1
 
 
 def pace(clips: int, clips_per_second: float, **sums: float) -> Pace:
@@ -55,7 +56,7 @@ def found(paces: dict[Stage, Pace], counts: Snapshot | None = None, **setup: Any
     }  # fmt: skip
     whole = WholeRun(
         report=make_report(counts, counts, facts),
-        threads=thread_times(SUMS, 10.0, 0.0),
+        threads=thread_times(SUMS, 10.0, {}),
         clips_per_second=8.0,
         stall_share=0.8,
         wall_s=10.0,

@@ -42,13 +42,18 @@ def test_every_second_of_every_thread_is_in_one_sum(tmp_path: Path) -> None:
     with opened.loader(2, epochs=2, workers=2, fetchers=3, clips_per_gop=2) as loader:
         assert sum(len(batch) for batch in loader) == 32
     sums = opened.meter.snapshot().sums
-    for kind in ("fetch", "decode"):
+    names = {
+        "fetch": ("fetch_idle", "fetch_threads", "fetch_handover"),
+        "decode": ("decode_idle", "decode_threads"),
+    }
+    for kind, pieces in names.items():
         lived_s = sum(
             ticks - 1 for name, ticks in clock.ticks.items() if name.startswith(f"dstream-{kind}-")
         )
         assert lived_s > 32
-        assert sums[f"seconds.{kind}_idle"] + sums[f"seconds.{kind}_threads"] == lived_s
+        assert sum(sums[f"seconds.{piece}"] for piece in pieces) == lived_s
     assert sums["seconds.fetch_stage"] < sums["seconds.fetch_threads"]
+    assert sums["seconds.fetch_handover"] == 32 + 3  # a tick a clip, and one at each thread's end
     assert sums["seconds.decode_stage"] < sums["seconds.decode_threads"]
     assert sums["seconds.deliver"] == 16  # one tick a batch
     assert sums["seconds.start"] >= 1  # and one that the threads are started

@@ -26,7 +26,7 @@ from dstream.loader.reader import ClipReader
 from dstream.loader.settings import LoaderSettings
 from dstream.loader.shared import Sharing
 from dstream.loader.steps import Step
-from dstream.loader.work import Work
+from dstream.loader.work import Fetched, Task, Work
 from dstream.measure.laps import Laps
 from dstream.measure.spans import SpanStage
 from dstream.store.patience import Outage, patient
@@ -196,7 +196,7 @@ class Pipeline:
         while goes_on:
             # One call a clip, so that an idle thread holds no reference to a batch's memory.
             goes_on = self._fetch_one(laps)
-            laps.end("seconds.fetch_threads")
+            laps.end("seconds.fetch_handover")
 
     def _fetch_one(self, laps: Laps) -> bool:
         task = self._work.next_task()
@@ -204,7 +204,7 @@ class Pipeline:
         if task is None:
             return False
         try:
-            fetched = self._fetch.obtain(task, has_turn=False)
+            fetched = self._obtain(task, laps)
             if fetched is None:
                 return False
             self._work.put(fetched)
@@ -215,6 +215,12 @@ class Pipeline:
         finally:
             self._work.done_fetching()
         return True
+
+    def _obtain(self, task: Task, laps: Laps) -> Fetched | None:
+        try:
+            return self._fetch.obtain(task, has_turn=False)
+        finally:
+            laps.end("seconds.fetch_threads")
 
     def _tune(self, size_bytes: int) -> None:
         if self._tuner.fetched(size_bytes, self._work.awaited):

@@ -33,25 +33,30 @@ class ThreadTime:
 
 
 def thread_times(
-    sums: Mapping[str, float], consumer_s: float, step_s: float, notes_s: float = 0.0
+    sums: Mapping[str, float], consumer_s: float, own: Mapping[str, float]
 ) -> tuple[ThreadTime, ThreadTime, ThreadTime]:
     """Of the fetching threads, the decoding threads and the consumer.
 
     Args:
         sums: a loader's named sums, after it was closed.
         consumer_s: from the first request for a batch to the end of the last step.
-        step_s: what the consumer spent on its own steps.
-        notes_s: what it spent on counting and telling how far it is.
+        own: what the consumer spent on its own ``step``, on ``release``, letting go of a batch, and
+            on ``notes``, counting and telling how far it is.
     """
 
     def took_s(name: str) -> float:
         return sums.get(f"seconds.{name}", 0.0)
 
     fetching = ThreadTime(
-        took_s("fetch_idle") + took_s("fetch_threads"),
+        took_s("fetch_idle") + took_s("fetch_threads") + took_s("fetch_handover"),
         # What the cache took is part of the fetch stage.
         {Stage.FETCH: took_s("fetch_stage") - took_s("cache"), Stage.CACHE: took_s("cache")},
-        {"for a task": took_s("fetch_idle"), "for memory": took_s("fetch_blocked")},
+        {
+            "for a task": took_s("fetch_idle"),
+            "for memory": took_s("fetch_blocked"),
+            # Into the queue, whose lock all threads share.
+            "for the queue": took_s("fetch_handover"),
+        },
     )
     decoding = ThreadTime(
         took_s("decode_idle") + took_s("decode_threads"),
@@ -64,11 +69,12 @@ def thread_times(
     )
     consuming = ThreadTime(
         consumer_s,
-        {Stage.COLLATE: took_s("deliver"), Stage.CONSUMER: step_s},
+        {Stage.COLLATE: took_s("deliver"), Stage.CONSUMER: own.get("step", 0.0)},
         {
             "for a batch": took_s("wait"),
             "for the start": took_s("start"),
-            "for the bench": notes_s,
+            "for the release": own.get("release", 0.0),
+            "for the bench": own.get("notes", 0.0),
         },
     )
     return fetching, decoding, consuming

@@ -12,6 +12,8 @@ from dstream.errors import DstreamError
 from dstream.loader.clips import Clips
 from dstream.loader.loader import Loader
 from dstream.loader.report import LoaderReport
+from dstream.measure import Meter
+from dstream.measure.laps import Laps
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,12 +101,13 @@ def run_whole(
     before, cpu_s = clips.meter.snapshot(), time.process_time()
     began_s = ended_s = clock.monotonic_s()
     first = last = Moment(0.0, 0, 0, 0.0)
-    step_s = notes_s = 0.0
+    own = Meter()
     error: DstreamError | None = None
+    laps = Laps(own, clock)
     with loader:
         try:
             for batch in loader:
-                came_s = clock.monotonic_s()
+                laps.end("loader")
                 sums = clips.meter.snapshot().minus(before).sums
                 last = Moment(
                     clock.monotonic_s() - began_s,
@@ -114,12 +117,14 @@ def run_whole(
                 )
                 first = first if first.delivered else last
                 tell(last.delivered)
-                resumed_s = clock.monotonic_s()
-                notes_s += resumed_s - came_s
+                laps.end("notes")
                 if wish.step_s:
                     clock.sleep(wish.step_s)
-                ended_s = clock.monotonic_s()
-                step_s += ended_s - resumed_s
+                laps.end("step")
+                # As the next turn of a loop would. A tensor goes without the interpreter's lock,
+                # and then has to wait for it.
+                del batch
+                ended_s = laps.end("release")
                 if wish.clips and last.delivered >= wish.clips:
                     break
                 if wish.seconds and ended_s - began_s >= wish.seconds:
@@ -133,7 +138,7 @@ def run_whole(
     clips_per_second, stall_share = steady_pace(first, last)
     return WholeRun(
         report=report,
-        threads=thread_times(sums, ended_s - began_s, step_s, notes_s),
+        threads=thread_times(sums, ended_s - began_s, own.snapshot().sums),
         clips_per_second=clips_per_second,
         stall_share=stall_share,
         wall_s=ended_s - began_s,
