@@ -25,6 +25,7 @@ import dstream
 from bench_repo import NAME, ingest_in_place
 from bench_videos import make_bench_video
 from dstream.store.opening import StoreOptions, open_store
+from spread import spread
 
 TARGETS = {20.0: 0.95, 80.0: 0.90}
 
@@ -100,9 +101,9 @@ def main() -> None:
     rows = [
         {
             "rtt_ms": rtt_ms,
-            "of_rate_at_0_ms": statistics.median(
+            "of_rate_at_0_ms": [
                 found[rtt_ms]["clips_per_s"] / found[0.0]["clips_per_s"] for found in rounds
-            ),
+            ],
             **{
                 name: statistics.median(found[rtt_ms][name] for found in rounds)
                 for name in ("clips_per_s", "requests_per_clip", "bytes_to_gops", "fetchers")
@@ -118,7 +119,7 @@ def main() -> None:
         target = TARGETS.get(row["rtt_ms"])
         print(
             f"{row['rtt_ms']:>3.0f} ms: {row['clips_per_s']:.1f} clips/s, "
-            f"{row['of_rate_at_0_ms']:.3f} of the rate at 0 ms"
+            f"{spread(row['of_rate_at_0_ms'])} of the rate at 0 ms"
             + (f" (target >= {target})" if target else "")
             + f"; {row['requests_per_clip']:.2f} requests a clip, {row['bytes_to_gops']:.3f} of "
             f"the GOPs' bytes, {row['fetchers']:.0f} fetchers. {row['bottleneck']}"

@@ -26,6 +26,7 @@ from bench_repo import NAME, ingest_in_place
 from bench_videos import linked, make_bench_video
 from dstream.loader.reader import ClipReader, PlannedClip
 from dstream.media.decode import ClipDecoder
+from spread import spread
 
 
 def in_threads(threads: int, work: Callable[[int], None]) -> float:
@@ -105,11 +106,8 @@ def main() -> None:
     if given.json:
         print(json.dumps(row, indent=2))
         return
-    print(
-        f"fetch alone {row['fetch_clips_per_s']:.1f}, decode alone "
-        f"{row['decode_clips_per_s']:.1f}, whole {row['whole_clips_per_s']:.1f} clips/s: "
-        f"{row['whole_of_slowest_stage']:.3f} of the slowest stage (target >= 0.9)"
-    )
+    told = ", ".join(f"{name} {spread(got, '.1f')}" for name, got in rates.items())
+    print(f"{told} clips/s: {spread(shares)} of the slowest stage (target >= 0.9)")
 
 
 if __name__ == "__main__":

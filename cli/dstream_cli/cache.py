@@ -173,21 +173,21 @@ def _warm(call: Common, target: str, threads: int, cache: dict[str, Any]) -> int
         done = warm(clips, threads=threads, progress=show)
     counts = clips.meter.snapshot().minus(before)
     added_bytes = int(counts.sums.get("bytes.cache_admitted", 0))
-    document = {"target": target, "warmed": done, "added_bytes": added_bytes}
+    off = clips.meter.snapshot().event("cache-off")  # it may have been so when it was opened
+    document = {"target": target, "warmed": done, "added_bytes": added_bytes, "cache_off": off}
     facts: list[tuple[str, object]] = [
         ("files", f"{done.files:,} of {done.files_total:,}"),
         ("added", f"{format_bytes(added_bytes)} of {format_bytes(done.gop_bytes)} gone through"),
     ]
     if done.is_full:
         facts.append(("full", "the budget was used up before the end"))
-    off = counts.event("cache-off")
     if off:
         facts.append(("cache off", ", ".join(off)))
     parts: list[Part] = [Facts(facts)]
     if done.failed:
         parts.append(Table(("file", "why not"), list(done.failed[:20]), title="Not read"))
     call.out.result(document, parts)
-    return 3 if done.failed else 0
+    return 3 if done.failed or off else 0
 
 
 def _open(call: Common, target: str, cache: dict[str, Any]) -> Clips:

@@ -98,6 +98,15 @@ def test_warming_stops_when_the_budget_is_used_up(repo: tuple[str, str], tmp_pat
     assert clips.meter.snapshot().sums["bytes.cache_admitted"] <= 20_000
 
 
+def test_warming_where_nothing_can_be_written_is_no_success(repo: tuple[str, str]) -> None:
+    common = "cache", "warm", "d", "--repo", repo[0], "--cache", "/proc/c", "--cache-bytes", "64MB"
+    ran = dstream(*common)
+    assert ran.code == 3
+    assert "cache off" in ran.out
+    ran = dstream(*common, "--json")
+    assert (ran.code, sum(json.loads(ran.out)["cache_off"].values())) == (3, 1)
+
+
 def test_clearing_under_a_reader_that_writes_on(tmp_path: Path) -> None:
     reader = Reader(tmp_path, 8 << 20)
     reader.read(*range(4))
