@@ -136,6 +136,8 @@ def trailer_signature(before: Signature, secret: str, trailer: bytes) -> Signatu
 
 def without_signature(query: str) -> str:
     """A query without the parameters of a presigned URL."""
+    if "X-Amz-" not in query:
+        return query
     return "&".join(part for part in query.split("&") if not part.startswith("X-Amz-"))
 
 

@@ -7,7 +7,7 @@ import re
 import socket
 import ssl
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from dstream.clock import Clock
@@ -80,18 +80,15 @@ class Upstream:
         headers.append(("Host", parts.netloc))
         if message.header("x-amz-content-sha256") is None:
             headers.append(("x-amz-content-sha256", UNSIGNED_PAYLOAD))
-        passed = replace(
-            message,
-            path=parts.path.rstrip("/") + message.path,
-            query=without_signature(message.query),
-            headers=headers,
-        )
+        path, query = parts.path.rstrip("/") + message.path, without_signature(message.query)
+        passed = Message(message.method, path, query, headers)
         if self.key is None:
             return passed, None
         key = self.key()
         time = time_stamp(int(clock.now_s()))
         signature, added = sign(passed, key, time, self.region or client.region)
-        return replace(passed, headers=[*headers, *added.items()]), (signature, key)
+        headers.extend(added.items())
+        return passed, (signature, key)
 
 
 class Line:
