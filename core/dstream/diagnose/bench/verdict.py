@@ -253,7 +253,8 @@ def _copying(run: Measured, limit: float) -> Verdict:
 def _gap(run: Measured, pool: Pool, limit: float) -> Verdict:
     """The whole is slower than all of its parts."""
     ahead = run.prefetch * run.batch_size
-    evidence = f"{pool}, the slowest part, gives {_rate(limit)} alone and the whole " + (
+    evidence = (
+        f"{pool}, the slowest part, would allow {_rate(limit)} and the whole gives "
         f"{figures(run.clips_per_second)}"
     )
     if ahead >= _AMPLE * run.workers:
