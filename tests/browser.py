@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import queue
 import shutil
 import subprocess
+import tempfile
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -108,9 +110,16 @@ def visit(
     url = f"http://127.0.0.1:{server.server_address[1]}/shell.html"
     log: list[str] = []
     try:
-        with subprocess.Popen(
-            [browser, *_OPTIONS, url], stderr=subprocess.PIPE, text=True
-        ) as process:
+        with (
+            # It leaves its locks behind when it is ended.
+            tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as own,
+            subprocess.Popen(
+                [browser, *_OPTIONS, url],
+                stderr=subprocess.PIPE,
+                text=True,
+                env={**os.environ, "TMPDIR": own},
+            ) as process,
+        ):
             assert process.stderr is not None
             reader = threading.Thread(target=log.extend, args=(process.stderr,), daemon=True)
             reader.start()
