@@ -45,6 +45,7 @@ def row(
         "clips": clips,
         "distinct_clips": sum(turn.distinct for turn in turns),
         "clips_by_round": [turn.clips for turn in turns],
+        "arrivals_s_by_round": [[round(c.at_s, 3) for c in turn.counted] for turn in turns],
         "stock_clips": turns[0].stock_clips,
         "passed_clips_by_round": [turn.passed_clips for turn in turns],
         "failed": list(failed),

@@ -12,6 +12,7 @@ import tempfile
 import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -104,12 +105,22 @@ class Turn:
 
     @property
     def rates_by_half(self) -> tuple[float, float]:
-        """Clips a second of the counted clips' first half, and of the others."""
-        half = self.clips // 2
-        if not half:
+        """Clips a second up to the clip nearest the middle that was waited for, and after it.
+
+        Clips come in bursts, from workers that end at about the same time: cut where none is ready.
+        """
+        arrivals_s = [clip.at_s for clip in self.counted]
+        mean_s = self.seconds / self.clips
+        awaited = [
+            (abs(number - self.clips / 2), number)
+            for number, (before_s, at_s) in enumerate(pairwise([0.0, *arrivals_s]), 1)
+            if at_s - before_s >= mean_s / 2 and number < self.clips
+        ]
+        if not awaited:
             return self.rate, self.rate
-        at_s = self.counted[half - 1].at_s
-        return half / at_s, (self.clips - half) / (self.seconds - at_s)
+        _, number = min(awaited)
+        at_s = arrivals_s[number - 1]
+        return number / at_s, (self.clips - number) / (self.seconds - at_s)
 
     @property
     def distinct(self) -> int:

@@ -118,13 +118,19 @@ def test_the_best_peer_is_neither_ours_nor_on_local_files() -> None:
          "**up to 4 of its clips were made before counting began**"),
         (made_row(turn([4.0] * 5)), "**only 5 clips in a window**"),
         (made_row(turn([4.0] * 20, frame=-1)), "**1 different of 20 clips**"),
-        (made_row(turn([4.0] * 10 + [1.0] * 10)), "**unsteady: 4.00, then 1.00 clips/s**"),
+        (made_row(turn([4.0] * 10 + [1.0] * 10)), "**unsteady: 3.14, then 1.00 clips/s**"),
         (made_row(turn([4.0] * 20, cpu_s=1.0)),
          "**more clips a CPU second than any decoding of local files**"),
     ],
 )  # fmt: skip
 def test_a_rate_that_is_none_is_doubted(told: dict[str, Any], doubt: str) -> None:
     assert notes(told, limit=2.5) == [RIVAL.note, doubt]
+
+
+def test_halves_are_cut_between_bursts() -> None:
+    bursts = turn(([1.0] + [1e6] * 7) * 4)  # eight clips at once, each second
+    assert bursts.rates_by_half == pytest.approx((8.0, 8.0), rel=0.2)
+    assert turn([2.0]).rates_by_half == (2.0, 2.0)
 
 
 def test_what_went_wrong_is_told() -> None:
