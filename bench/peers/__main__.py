@@ -123,7 +123,7 @@ def main() -> None:
     parser.add_argument("--delays", default="0,20,80", help="round trips in ms")
     parser.add_argument("--sizes", default="full,256", help="full, 256, or both")
     parser.add_argument("--only", default="", help="adapters by their modules' names")
-    parser.add_argument("--window-s", type=float, default=6.0, help="of counting in a turn")
+    parser.add_argument("--window-s", type=float, default=5.0, help="of counting in a turn")
     parser.add_argument("--least-clips", type=int, default=12, help="counted, in a longer window")
     parser.add_argument(
         "--settle-limit-s",
