@@ -19,6 +19,9 @@ PLAIN_FIELDS = rb"(?:[!#$%&'*+\-.^_`|~0-9A-Za-z]+:[ \t]*(?:[!-~](?:[\t -~]*[!-~]
 """Pattern of the lines after the first, which requests and answers share: no blanks before a colon,
 none at the end of a value, no continued line, no byte beyond ASCII."""
 
+HEAD_END = b"\r\n\r\n"
+"""What follows a head's last line."""
+
 _MOST_DIGITS = 18
 _PLAIN = re.compile(rb"HTTP/1\.1 (200|206)(?: [\t -~]*)?\r\n" + PLAIN_FIELDS)
 
@@ -43,7 +46,7 @@ def plain_head(received: bytes) -> Head | None:
     5
     >>> plain_head(b"HTTP/1.1 206 Partial\\r\\nTransfer-Encoding: chunked\\r\\n\\r\\n")
     """
-    end = received.find(b"\r\n\r\n", 0, MOST_BYTES)
+    end = received.find(HEAD_END, 0, MOST_BYTES)
     found = None if end < 0 else _PLAIN.fullmatch(received, 0, end + 4)
     if found is None:
         return None

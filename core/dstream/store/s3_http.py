@@ -14,6 +14,7 @@ import select
 import socket
 import ssl
 import struct
+import sys
 from base64 import b64encode
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -31,7 +32,7 @@ from botocore import exceptions as boto
 
 from dstream.clock import SystemClock
 from dstream.errors import InvalidInputError
-from dstream.store.http_head import MOST_BYTES, Head, plain_head
+from dstream.store.http_head import HEAD_END, MOST_BYTES, Head, plain_head
 from dstream.store.patience import current
 
 _CLOCK = SystemClock()
@@ -39,6 +40,9 @@ _CLOCK = SystemClock()
 _SLICE_S = 0.25
 """How often a wait for bytes looks at the time, and whether to stop."""
 _SLICE_TIMEVAL = struct.pack("ll", 0, int(_SLICE_S * 1e6))
+
+_RECORD_BYTES = 16 * 1024
+"""Most plain text of one TLS record (RFC 8446, section 5.1)."""
 
 _UNSENDABLE = re.compile(r"[\x00\r\n]")
 
@@ -66,31 +70,67 @@ class _Limit:
 
 
 class _Timed(io.RawIOBase):
-    """What a socket receives of one answer, until the limit, or until this thread is to stop."""
+    """What a socket receives of one answer, until the limit, or until this thread is to stop.
+
+    Each receive costs a hand-over of the interpreter between threads, so there are few.
+    """
 
     def __init__(self, sock: socket.socket, limit: _Limit) -> None:
         self._sock, self._limit = sock, limit
-        self.body_bytes = 0
-        """So many are still to come for certain: they are waited for at once."""
+        self._here = b""
+        # OpenSSL gives one record at a time, and allocates as much as it is asked for.
+        is_tls = isinstance(sock, ssl.SSLSocket)
+        self._most_bytes = _RECORD_BYTES if is_tls else sys.maxsize
+        self._flags = 0 if is_tls else socket.MSG_WAITALL
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Any) -> int:
-        flags = 0
-        if self.body_bytes and not isinstance(self._sock, ssl.SSLSocket):
-            buffer, flags = memoryview(buffer)[: self.body_bytes], socket.MSG_WAITALL
+        data = self._here or self._receive(len(buffer), 0)
+        size_bytes = min(len(data), len(buffer))
+        buffer[:size_bytes], self._here = data[:size_bytes], data[size_bytes:]
+        return size_bytes
+
+    def head(self, usual_bytes: int) -> bytes:
+        """What comes first, up to the end of a head if it is no longer than usual.
+
+        It stays to be read again, but for what :meth:`skip` takes of it.
+        """
+        self._here = self._receive(usual_bytes, 0)
+        if len(self._here) == usual_bytes and HEAD_END not in self._here:
+            self._here += self._receive(MOST_BYTES, 0)
+        return self._here
+
+    def skip(self, size_bytes: int) -> None:
+        """Take so many bytes of the head away."""
+        self._here = self._here[size_bytes:]
+
+    def exactly(self, size_bytes: int) -> bytes:
+        """So many bytes; fewer only where the connection ends."""
+        parts = [self._here] if self._here else []
+        left_bytes = size_bytes - len(self._here)
+        while left_bytes > 0:
+            part = self._receive(min(left_bytes, self._most_bytes), self._flags)
+            if not part:
+                break
+            parts.append(part)
+            left_bytes -= len(part)
+        data = parts[0] if len(parts) == 1 else b"".join(parts)
+        self._here = data[size_bytes:]
+        return data if len(data) <= size_bytes else data[:size_bytes]
+
+    def _receive(self, size_bytes: int, flags: int) -> bytes:
         while _CLOCK.monotonic_s() < self._limit.until_s:
             try:
-                got = self._sock.recv_into(buffer, 0, flags)
+                data = self._sock.recv(size_bytes, flags)
             except (TimeoutError, BlockingIOError):
                 patience = current()
                 if patience is not None and patience.stopped():
                     raise TimeoutError("this thread is to stop") from None
             else:
-                self._limit.received_bytes += got
-                self.body_bytes = max(0, self.body_bytes - got)
-                return got
+                self._limit.received_bytes += len(data)
+                return data
         raise TimeoutError("the answer is late")
 
 
@@ -131,17 +171,15 @@ class Answer(Protocol):
 class _PlainAnswer:
     """One that is followed by a body of known length."""
 
-    def __init__(self, head: Head, raw: _Timed, stream: io.BufferedReader, here_bytes: int) -> None:
+    def __init__(self, head: Head, raw: _Timed) -> None:
         self.status, self.headers = head.status, head.headers
-        self._size_bytes, self._raw, self._stream = head.body_bytes, raw, stream
-        stream.read(head.size_bytes)
-        self._here_bytes = here_bytes - head.size_bytes
+        self._size_bytes, self._raw = head.body_bytes, raw
+        raw.skip(head.size_bytes)
 
     def read(self, limit_bytes: int | None = None) -> bytes:
         """See :class:`Answer`."""
         wanted = self._size_bytes if limit_bytes is None else min(limit_bytes, self._size_bytes)
-        self._raw.body_bytes = max(0, wanted - self._here_bytes)
-        data = self._stream.read(wanted)
+        data = self._raw.exactly(wanted)
         if len(data) < wanted:
             raise IncompleteRead(data, wanted - len(data))
         return data
@@ -190,6 +228,9 @@ class KeptConnection:
     def __init__(self, endpoint: Endpoint) -> None:
         self._endpoint, self._host = endpoint, endpoint.host
         self._limit = _Limit()
+        self._head_bytes = MOST_BYTES
+        """Of the last plain answer: the next is likely as long, and then its body comes alone, in
+        one piece that is not copied."""
         self._connection: HTTPConnection | None = None
         self._idle = select.poll()
 
@@ -229,12 +270,11 @@ class KeptConnection:
 
     def _answer(self, sock: socket.socket) -> Answer:
         raw = _Timed(sock, self._limit)
-        stream = io.BufferedReader(cast(Any, raw), MOST_BYTES)
-        here = stream.peek()
-        head = plain_head(here)
+        head = plain_head(raw.head(self._head_bytes))
         if head is None:
-            return _AnyAnswer(stream, self.close)
-        return _PlainAnswer(head, raw, stream, len(here))
+            return _AnyAnswer(io.BufferedReader(cast(Any, raw)), self.close)
+        self._head_bytes = head.size_bytes
+        return _PlainAnswer(head, raw)
 
     def extend(self, timeout_s: float) -> None:
         """The rest of the answer has so long from now on."""

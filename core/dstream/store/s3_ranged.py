@@ -11,8 +11,9 @@ from __future__ import annotations
 import re
 import threading
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from http.client import HTTPException, IncompleteRead
 from urllib.parse import quote, urlsplit
 
@@ -39,6 +40,8 @@ from dstream.units import KIB, MIB
 _CLOCK = SystemClock()
 _BYTES_PER_S, _SLOWEST_BYTES_PER_S = MIB, 64 * KIB
 _ERROR_BODY_BYTES = 64 * 1024
+_SIGNED_FOR_S = 20
+"""How old a signature may be that is used again; S3 takes them for 15 minutes."""
 _UNRESERVED = "-._~/"
 
 
@@ -106,6 +109,7 @@ class RangedReader:
         self._endpoint = clients.endpoint(self._template.url_before)
         self._host = self._endpoint.host
         self._constant = {**self._template.headers, "Accept-Encoding": "identity"}
+        self._signed = _signer(self._host, self._constant, self._template.region)
         self._local = threading.local()
         self._lines: weakref.WeakSet[_Line] = weakref.WeakSet()
         self._lock = threading.Lock()
@@ -188,16 +192,33 @@ class RangedReader:
         return path, "&".join(sorted(filter(None, (*self._query.split("&"), version))))
 
     def _headers(self, wanted: RangedRead, path: str, query: str) -> dict[str, str]:
-        region, headers = self._template.region, dict(self._constant)
+        if self._template.region is None:
+            headers = dict(self._constant)
+        else:
+            found = self._clients.credentials()
+            given = (found.access_key, found.secret_key, found.token)
+            headers = dict(self._signed(path, query, given, int(_CLOCK.now_s()) // _SIGNED_FOR_S))
+        # S3 wants no signature of these two, so that one of an object serves all its ranges.
         if wanted.range_header is not None:
             headers["Range"] = wanted.range_header
         if wanted.expect_etag is not None and wanted.send_if_match:
             headers["If-Match"] = f'"{wanted.expect_etag}"'
-        if region is None:
-            return headers
-        found = self._clients.credentials()
-        given = (found.access_key, found.secret_key, found.token)
-        return signed_headers(self._host, path, query, headers, given, region, _CLOCK.now_s())
+        return headers
+
+
+def _signer(
+    host: str, headers: Mapping[str, str], region: str | None
+) -> Callable[[str, str, tuple[str, str, str | None], int], Mapping[str, str]]:
+    """Signs reads of (path, query) by credentials in one span of ``_SIGNED_FOR_S``; remembers."""
+
+    @lru_cache(maxsize=1024)
+    def signed(
+        path: str, query: str, given: tuple[str, str, str | None], span: int
+    ) -> Mapping[str, str]:
+        now_s = span * _SIGNED_FOR_S
+        return signed_headers(host, path, query, headers, given, region or "", now_s)
+
+    return signed
 
 
 def _info(wanted: RangedRead, headers: Mapping[str, str], etag: str, size_bytes: int) -> ObjectInfo:
