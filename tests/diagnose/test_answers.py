@@ -55,6 +55,17 @@ def test_a_plain_answer_passes_with_its_head_as_it_was(
         sender.join()
 
 
+@pytest.mark.parametrize("room", range(6))
+def test_a_buffer_that_the_head_came_in_full_is_passed_on(
+    ends: tuple[Wire, socket.socket], room: int
+) -> None:
+    wire, server = ends
+    sent = PLAIN + b"12\r\n\r\n"
+    wire.buffer = memoryview(bytearray(len(sent) + room))
+    server.sendall(sent + b"123456789012")
+    assert body_of(answer_of(wire, "GET")) == b"123456789012"
+
+
 def test_what_came_goes_on_while_the_rest_is_waited_for(
     ends: tuple[Wire, socket.socket],
 ) -> None:

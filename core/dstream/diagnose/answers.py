@@ -159,11 +159,12 @@ class _PlainAnswer:
         buffer, start, stop = self._wire.buffer, self._start, self._stop
         left = self.length - (stop - start)
         while left:
-            size = self._wire.fill(buffer[stop : stop + left])
-            if size == 0:
-                raise IncompleteRead(b"", left)
-            stop += size or 0
-            left -= size or 0
+            if stop < len(buffer):  # else it came with the head
+                size = self._wire.fill(buffer[stop : stop + left])
+                if size == 0:
+                    raise IncompleteRead(b"", left)
+                stop += size or 0
+                left -= size or 0
             yield buffer[start:stop]
             start = stop = 0
         if stop > start:
