@@ -1,10 +1,10 @@
 """What measuring costs: a loader's rate without counters, with them, and with a bench's recording.
 
-    python bench/measuring_cost.py FOLDER [--minutes 10] [--slice-s 1] [--size 128x72]
+    python bench/measuring_cost.py FOLDER [--minutes 10] [--slice-s 0.5] [--size 128x72]
 
 Makes eight small videos in FOLDER. Small ones, since what measuring takes is the same for every
-clip: the cheaper the clip, the larger its share. One process takes slices of a second, each of a
-new loader whose first batches are not timed. Every slice of a kind lies between two of the loader
+clip: the cheaper the clip, the larger its share. One process takes slices of half a second, each of
+a new loader whose first batches are not timed. Every slice of a kind lies between two of the loader
 as it is, which counts, and is held against their mean, so a machine that grows slower or faster
 meanwhile changes nothing. The kinds take turns, and which comes first rotates. "control" is the
 loader as it is once more: its ratio has to be 1, and its interval says what can be seen at all.
@@ -41,8 +41,8 @@ KINDS = {
     "trace": "and every span, as for --trace",
     "control": "the loader as it is, against itself",
 }
-UNTIMED_BATCHES = 4
-"""More than are decoded ahead: a slice begins at the loader's pace, not with its stock."""
+UNTIMED_BATCHES = 2
+"""Threads are started and decoders opened for them. None is in stock then: the consumer waits."""
 
 
 @contextmanager
@@ -119,7 +119,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--minutes", type=float, default=10, help="that slices are begun")
-    parser.add_argument("--slice-s", type=float, default=1)
+    parser.add_argument("--slice-s", type=float, default=0.5)
     parser.add_argument("--size", default="128x72")
     parser.add_argument("--json", type=Path)
     wanted = parser.parse_args()

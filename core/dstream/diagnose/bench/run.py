@@ -121,8 +121,8 @@ def run_whole(
                 if wish.step_s:
                     clock.sleep(wish.step_s)
                 laps.end("step")
-                # As the next turn of a loop would. A tensor goes without the interpreter's lock,
-                # and then has to wait for it.
+                # As the next turn of a loop would. torch frees a tensor without the interpreter's
+                # lock (THPVariable_clear in python_variable.cpp), and has to get it back.
                 del batch
                 ended_s = laps.end("release")
                 if wish.clips and last.delivered >= wish.clips:
