@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from dstream.cache.cache import ExtentCache
+from dstream.cache.lifetimes import Uses
 from dstream.cache.record import ByteRange, ObjectIdentity
 from dstream.measure import Meter
 
@@ -49,7 +50,14 @@ class Reader:
         self.cache = ExtentCache(directory, budget_bytes, label=label, meter=self.meter)
         self.fetched: list[int] = []
 
-    def read(self, *places: int, key: str = "video", tag: str = "1", fresh: bool = False) -> None:
+    def read(
+        self,
+        *places: int,
+        key: str = "video",
+        tag: str = "1",
+        fresh: bool = False,
+        uses: Uses | None = None,
+    ) -> None:
         size = self.size_bytes
         ranges = [ByteRange(place * size, (place + 1) * size) for place in places]
 
@@ -57,7 +65,8 @@ class Reader:
             self.fetched += [places[i] for i in missing]
             return [extent(key, tag, places[i], size) for i in missing]
 
-        got = self.cache.read(identity(key, tag), ranges, fetch, fresh=fresh)
+        told = None if uses is None else [uses for _ in places]
+        got = self.cache.read(identity(key, tag), ranges, fetch, fresh=fresh, uses=told)
         assert got == [extent(key, tag, place, size) for place in places], "wrong bytes"
 
     def count(self, name: str) -> int:

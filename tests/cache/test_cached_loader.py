@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 
 import dstream
 from dstream.cache.admin import cache_stat
+from dstream.cache.cache import ExtentCache
+from dstream.cache.lifetimes import Uses
 from dstream.cache.record import identity_of
 from dstream.clock import SystemClock
 from dstream.errors import InvalidInputError
@@ -216,3 +218,30 @@ def test_a_mixture_holds_the_segments_of_all_its_data_sets(
     assert in_use() == [True, True]
     mixed.cache.close()
     assert in_use() == [False, False]
+
+
+@pytest.mark.parametrize(
+    ("settings", "is_told"),
+    [({}, True), ({"shuffle": "affine"}, False), ({"shuffle": None}, False)],
+)
+def test_the_loader_tells_the_cache_when_it_reads_an_extent_again(
+    files: dict[str, bytes],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    settings: dict[str, Any],
+    is_told: bool,
+) -> None:
+    told: list[Uses] = []
+    read = ExtentCache.read
+
+    def listening(cache: ExtentCache, *given: Any, **options: Any) -> list[bytes]:
+        told.extend(options.get("uses") or ())
+        return read(cache, *given, **options)
+
+    monkeypatch.setattr(ExtentCache, "read", listening)
+    clips = opened("packed", made("packed", files), cache=tmp_path, cache_bytes="64MB")
+    run(clips, epochs=2, **settings)
+    assert bool(told) == is_told
+    first_epoch = [uses for uses in told if uses.now < len(clips)]
+    assert all(uses.find() for uses in first_epoch)  # each GOP is read in the second as well
+    assert all(use > uses.now for uses in told for use in uses.find())

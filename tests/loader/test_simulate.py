@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import bisect
 import json
 import os
 import subprocess
 import sys
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -15,6 +17,7 @@ from hypothesis import strategies as st
 
 import dstream
 import plan_nodes
+from dstream.cache.lifetimes import Uses
 from dstream.cache.paper import PaperCache
 from dstream.loader.gop_layout import GopLayout
 from dstream.loader.partitions import PartitionSettings, partition_settings
@@ -125,6 +128,14 @@ def test_the_fast_simulation_is_the_slow_one(
     order = order_of(layout, shuffle, 8 if shuffle == "affine" else None)
     cluster = Cluster(nodes, ranks, batch, gops_held * MIB)
     read = [0, 0, 0]  # the last step may take from a third epoch
+    later: list[dict[int, list[int]]] = [{} for _ in range(nodes)]  # GOP -> when it is read
+    for rank in range(nodes * ranks):
+        for part in steps(
+            0, 5 * order.total, order.total, order, Ranks(batch, rank, nodes * ranks)
+        ):
+            for position in part.positions:
+                for gop in gops_at(layout, order, position):
+                    bisect.insort(later[rank // ranks].setdefault(gop, []), position)
     held = [PaperCache(cluster.cache_bytes) for _ in range(nodes)]
     for parts in zip(
         *(
@@ -135,14 +146,22 @@ def test_the_fast_simulation_is_the_slow_one(
     ):
         for rank, part in enumerate(parts):
             for position in part.positions:
-                draws = order.draw_many([position])
-                first, last = layout.gops_of(draws)
-                for gop in range(int(first[0]), int(last[0]) + 1):
+                epoch, node = position // order.total, rank // ranks
+                for gop in gops_at(layout, order, position):
+                    end = (epoch + 2) * order.total
+                    known = [p for p in later[node][gop] if position < p < end]
+                    uses = Uses("plan", position, 1, partial(list, known))
                     size_bytes = int(layout.size_bytes[gop])
-                    if not held[rank // ranks].read(gop, size_bytes):
-                        read[int(draws.epochs[0])] += size_bytes
+                    told = uses if shuffle == "global" else None
+                    if not held[node].read(gop, size_bytes, told):
+                        read[epoch] += size_bytes
     costs = simulate(order, layout, cluster)
     assert [cost.bytes_read for cost in costs] == read[:2]
+
+
+def gops_at(layout: GopLayout, order: Order, position: int) -> range:
+    first, last = layout.gops_of(order.draw_many([position]))
+    return range(int(first[0]), int(last[0]) + 1)
 
 
 @pytest.fixture(scope="module")

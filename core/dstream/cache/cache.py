@@ -10,6 +10,7 @@ from pathlib import Path
 from dstream.cache.flights import Flight, Flights
 from dstream.cache.folder import BusyError, CacheFolder
 from dstream.cache.index import ExtentIndex
+from dstream.cache.lifetimes import Uses
 from dstream.cache.record import ByteRange, ObjectIdentity, Record, extent_key
 from dstream.cache.segment import (
     BrokenRecordError,
@@ -135,6 +136,7 @@ class ExtentCache:
         fetch: Fetch,
         *,
         fresh: bool = False,
+        uses: Sequence[Uses] | None = None,
     ) -> list[bytes]:
         """The bytes of ``ranges`` of one object, from the cache or by one call of ``fetch``.
 
@@ -146,6 +148,7 @@ class ExtentCache:
             ranges: any, in any order.
             fetch: gets the places in ``ranges`` that are missing, ascending.
             fresh: what the cache has is wrong: forget it and fetch.
+            uses: when each of the ranges is read again, for who follows a plan.
 
         Raises:
             Whatever ``fetch`` raises.
@@ -154,7 +157,12 @@ class ExtentCache:
             self._meter.event("cache-refused", "weak-identity", len(ranges))
             return list(fetch(range(len(ranges))))
         self._admission.hold()
-        request = _Request.make(identity, ranges)
+        if not self.is_full:
+            uses = None  # everything is kept: nothing has to be known of it
+        request = _Request.make(identity, ranges, uses)
+        if uses is not None:
+            for place in request.places.values():
+                self._admission.note_read(uses[place], ranges[place].size_bytes)
         got: dict[int, bytes] = {}
         if fresh:
             self._fetch_missing(request, list(request.places), fetch, got)
@@ -191,7 +199,7 @@ class ExtentCache:
                 )
             except (BrokenRecordError, LookupError, OSError):
                 return None  # it is read through the host, which counts what is wrong
-            self._admission.note_hit(found[0].number, parts[-1].size_bytes)
+            self._admission.note_hit(key, found[0].number, parts[-1].size_bytes)
         self._meter.add("cache.hits", len(parts))
         self._meter.add("bytes.cache_hit", sum(part.size_bytes for part in parts))
         return parts
@@ -233,7 +241,7 @@ class ExtentCache:
         name, place = found
         try:
             data = read_extent(self._folder.segments, name, request.record(key, place))
-            self._admission.note_hit(name.number, len(data))
+            self._admission.note_hit(key, name.number, len(data), request.uses_of(key))
             return data
         except BrokenRecordError as broken:
             self._meter.event("cache-rot", str(broken))
@@ -256,8 +264,9 @@ class ExtentCache:
         self._meter.add("cache.misses", len(places))
         self._meter.add("bytes.cache_missed", missed_bytes)
         for place, data in zip(places, fetch(places), strict=True):
-            self._admission.admit(request.digest, request.ranges[place], data)
-            got[request.keys[place]] = data
+            key = request.keys[place]
+            self._admission.admit(request.digest, request.ranges[place], data, request.uses_of(key))
+            got[key] = data
 
     def _join(self, others: dict[int, Flight], got: dict[int, bytes]) -> None:
         """Take what other threads obtain; what they could not is left to the caller."""
@@ -283,15 +292,25 @@ class _Request:
     """Of each range."""
     places: dict[int, int]
     """Key -> its first place; a range may be asked for twice."""
+    uses: Sequence[Uses] | None
 
     @classmethod
-    def make(cls, identity: ObjectIdentity, ranges: Sequence[ByteRange]) -> _Request:
+    def make(
+        cls,
+        identity: ObjectIdentity,
+        ranges: Sequence[ByteRange],
+        uses: Sequence[Uses] | None = None,
+    ) -> _Request:
         digest = identity.digest
         keys = [extent_key(digest, part.start, part.size_bytes) for part in ranges]
         places: dict[int, int] = {}
         for place, key in enumerate(keys):
             places.setdefault(key, place)
-        return cls(digest, ranges, keys, places)
+        return cls(digest, ranges, keys, places, uses)
+
+    def uses_of(self, key: int) -> Uses | None:
+        """When a key's range is read again, where that is known."""
+        return None if self.uses is None else self.uses[self.places[key]]
 
     def record(self, key: int, place: int) -> Record:
         """What has to stand at ``place`` of a segment, if it is a key's range."""

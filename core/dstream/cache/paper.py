@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dstream.cache.layout import SegmentName, segment_bytes
+from dstream.cache.lifetimes import Uses
 from dstream.cache.policy import Room, cost_bytes, over_budget
 from dstream.cache.record import RECORD_BYTES
 
@@ -20,8 +21,12 @@ class PaperCache:
         self._budget_bytes = budget_bytes
         self._segment_bytes = segment_bytes(budget_bytes)
         self._room = Room()
+        self._room.lifetimes.room_bytes = budget_bytes
         self._extents: dict[SegmentName, list[int]] = {}
         self._segment_of: dict[int, int] = {}
+        self._sizes: dict[int, int] = {}
+        self.kept_bytes = self.moved_bytes = 0
+        """Written for extents that were missed, and for those whose segment made room."""
         self._current: SegmentName | None = None
         self._left_bytes = 0
         """Of the current segment."""
@@ -29,27 +34,47 @@ class PaperCache:
         """So much is refused before a full cache is looked at again."""
         self._made = 0
 
-    def read(self, extent: int, size_bytes: int) -> bool:
-        """Whether an extent is there; where not, it is kept if the policy finds room."""
+    def read(self, extent: int, size_bytes: int, uses: Uses | None = None) -> bool:
+        """Whether an extent is there; where not, it is kept if the policy finds room.
+
+        Args:
+            extent: its number.
+            size_bytes: of it.
+            uses: when it is read again; None: the reader follows no plan.
+        """
+        lifetimes = self._room.lifetimes
+        if not self._room.is_full:
+            uses = None
+        if uses is not None:
+            lifetimes.note_read(uses, size_bytes)
         number = self._segment_of.get(extent)
+        is_hit = number is not None
         if number is not None:
             self._room.note_hit(number, size_bytes)
-            return True
-        name = self._segment_for(size_bytes)
-        if name is None:
+        elif uses is not None and not lifetimes.is_worth_it(uses):
+            return False
+        elif (name := self._segment_for(size_bytes)) is None:
             self._pause_bytes -= size_bytes
             self._room.note_refused(size_bytes)
         else:
-            self._extents[name].append(extent)
-            self._segment_of[extent] = name.number
-        return False
+            self._put(name, extent, size_bytes)
+            self.kept_bytes += size_bytes
+            number = name.number
+        if uses is not None and number is not None:
+            lifetimes.note_there(extent, number, size_bytes, uses)
+        return is_hit
+
+    def _put(self, name: SegmentName, extent: int, size_bytes: int) -> None:
+        self._extents[name].append(extent)
+        self._segment_of[extent], self._sizes[extent] = name.number, size_bytes
 
     def reopened(self, budget_bytes: int) -> PaperCache:
         """What the next process finds, perhaps with another budget."""
         cache = PaperCache(budget_bytes)
         cache._extents, cache._segment_of = self._extents, self._segment_of
         cache._current, cache._left_bytes = self._current, self._left_bytes
-        cache._made = self._made
+        cache._made, cache._sizes = self._made, self._sizes
+        cache._room.lifetimes.own([name.number for name in self._extents])
         cache._evict(over_budget(list(self._extents), budget_bytes=budget_bytes, leaving=()))
         return cache
 
@@ -61,8 +86,8 @@ class PaperCache:
             return self._begin(cost)
         if self._current is None or cost > self._left_bytes:
             self._current = None
-            self._current = self._begin(cost)
             self._left_bytes = self._segment_bytes
+            self._current = self._begin(cost)
         self._left_bytes -= cost - RECORD_BYTES  # the room for a seal is still there
         return self._current
 
@@ -79,11 +104,27 @@ class PaperCache:
         if found is None:
             self._pause_bytes = self._segment_bytes
             return None
+        moved: list[int] = []
+        if found.moved_from is not None:
+            moved = self._room.lifetimes.moving(found.moved_from.number, found.capacity_bytes)
         self._evict(found.evict)
         self._made += 1
         name = SegmentName(self._made, found.capacity_bytes, _SCOPE)
+        self._room.lifetimes.own([name.number])
         self._extents[name] = []
+        self._move(moved, name, need_bytes)
+        for gone in found.evict:
+            self._room.lifetimes.end(gone.number)
         return name
+
+    def _move(self, extents: list[int], name: SegmentName, need_bytes: int) -> None:
+        for extent in extents:
+            cost = cost_bytes(self._sizes[extent])
+            if cost + need_bytes <= self._left_bytes:
+                self._left_bytes -= cost - RECORD_BYTES
+                self._put(name, extent, self._sizes[extent])
+                self.moved_bytes += self._sizes[extent]
+                self._room.lifetimes.note_moved(extent, name.number)
 
     def _evict(self, names: tuple[SegmentName, ...]) -> None:
         for name in names:

@@ -11,6 +11,9 @@ are hit more often than those that are kept, and shrinks otherwise. It begins wi
 segments, since one that is far too small is hit no more than none. Where nothing is read twice it
 vanishes, and is tried again now and then.
 
+Who knows when an extent will be read again needs none of that: the segment in which least lives
+makes room then, and what lives in it moves on (``lifetimes.py``).
+
 Otherwise whole segments go when their data set has left, when they have become useless, or when the
 budget shrank.
 """
@@ -21,6 +24,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from dstream.cache.layout import SegmentName
+from dstream.cache.lifetimes import Lifetimes
 from dstream.cache.record import RECORD_BYTES
 
 _COST_BYTES = 3 * RECORD_BYTES
@@ -38,6 +42,8 @@ class Reservation:
 
     capacity_bytes: int
     evict: tuple[SegmentName, ...] = ()
+    moved_from: SegmentName | None = None
+    """One of these, in which extents live that shall move to the new segment."""
 
 
 def reserve(
@@ -139,6 +145,7 @@ class Room:
     """Where a reader of one data set finds room; it learns from the hits. Not thread-safe."""
 
     def __init__(self) -> None:
+        self.lifetimes = Lifetimes()
         self.is_full = False
         """The budget is used up, so that whatever comes takes the place of something else."""
         self._ring = 0
@@ -193,13 +200,24 @@ class Room:
         found = among(segments)
         self.is_full = found is None
         if found is None:
-            victim = self._idle_victim(finished) or self._ring_victim(finished, segment_bytes)
+            is_planned = self.lifetimes.is_known and len(finished) >= _LEAST_SEGMENTS
+            if is_planned:
+                self.lifetimes.room_bytes = _room_bytes(segments, finished, budget_bytes)
+                victim = self._dying(finished)
+            else:
+                victim = self._idle_victim(finished) or self._ring_victim(finished, segment_bytes)
             found = among([name for name in segments if name != victim]) if victim else None
             if victim and found:
                 self._unhit_bytes += found.capacity_bytes
-                found = Reservation(found.capacity_bytes, (victim, *found.evict))
+                evict = victim, *found.evict
+                found = Reservation(found.capacity_bytes, evict, victim if is_planned else None)
         self._hit_bytes = {}
         return found
+
+    def _dying(self, finished: Sequence[SegmentName]) -> SegmentName | None:
+        """The segment in which least lives, where that is known."""
+        number = self.lifetimes.victim([(name.number, name.capacity_bytes) for name in finished])
+        return next((name for name in finished if name.number == number), None)
 
     def _idle_victim(self, finished: Sequence[SegmentName]) -> SegmentName | None:
         """The oldest of the segments that have become useless.
@@ -233,6 +251,14 @@ class Room:
         ):
             self._ring, self._evidence, self._tried_bytes = len(finished) // 4, Evidence(), 0
         return ring_victim(finished, self._ring)
+
+
+def _room_bytes(
+    segments: Sequence[SegmentName], finished: Sequence[SegmentName], budget_bytes: int
+) -> int:
+    """What other data sets leave of the budget."""
+    own = {name.scope for name in finished}
+    return budget_bytes - sum(n.capacity_bytes for n in segments if n.scope not in own)
 
 
 def over_budget(

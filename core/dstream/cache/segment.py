@@ -73,13 +73,54 @@ def read_extent(folder: Path, name: SegmentName, wanted: Record) -> bytes:
     """
     descriptor = os.open(folder / f"{name}{DATA}", os.O_RDONLY)
     try:
-        record = _record_at(descriptor, name, wanted)
-        data = os.pread(descriptor, record.size_bytes, wanted.place + RECORD_BYTES)
+        return _bytes_of(descriptor, _record_at(descriptor, name, wanted))
     finally:
         os.close(descriptor)
+
+
+class OpenSegment:
+    """A segment that can still be read when it was deleted, until it is closed.
+
+    Raises:
+        OSError: it is gone already.
+    """
+
+    def __init__(self, folder: Path, name: SegmentName) -> None:
+        self.name = name
+        self._descriptor = os.open(folder / f"{name}{DATA}", os.O_RDONLY)
+
+    def extent_at(self, place: int) -> tuple[Record, bytes]:
+        """The extent whose record stands at ``place``, verified.
+
+        Raises:
+            BrokenRecordError: torn or rotten.
+            OSError: the disk fails.
+        """
+        record = _any_record_at(self._descriptor, self.name, place)
+        return record, _bytes_of(self._descriptor, record)
+
+    def close(self) -> None:
+        """Let go of the file."""
+        _close(self._descriptor)
+        self._descriptor = -1
+
+    def __del__(self) -> None:
+        if hasattr(self, "_descriptor"):
+            self.close()
+
+
+def _bytes_of(descriptor: int, record: Record) -> bytes:
+    data = os.pread(descriptor, record.size_bytes, record.place + RECORD_BYTES)
     if len(data) != record.size_bytes or xxhash.xxh3_64_intdigest(data) != record.checksum:
         raise BrokenRecordError("bytes")
     return data
+
+
+def _any_record_at(descriptor: int, name: SegmentName, place: int) -> Record:
+    record = decode_record(os.pread(descriptor, RECORD_BYTES, place), name.number)
+    if record is None or record.place != place:
+        raise BrokenRecordError("record")
+    return record
 
 
 def _record_at(descriptor: int, name: SegmentName, wanted: Record) -> Record:

@@ -6,15 +6,17 @@ import errno
 import logging
 import os
 import threading
+from contextlib import closing
 
 import xxhash
 
 from dstream.cache.folder import BusyError, CacheFolder
 from dstream.cache.index import ExtentIndex
 from dstream.cache.layout import SegmentName, scope_of, segment_bytes
+from dstream.cache.lifetimes import Uses
 from dstream.cache.policy import Reservation, Room, cost_bytes, over_budget
 from dstream.cache.record import ByteRange, extent_key
-from dstream.cache.segment import SegmentGoneError, SegmentWriter
+from dstream.cache.segment import BrokenRecordError, OpenSegment, SegmentGoneError, SegmentWriter
 from dstream.clock import Clock
 from dstream.measure import Meter
 
@@ -98,6 +100,8 @@ class Admission:
             names = self._folder.list()
             leaving = self._folder.leaving(name.scope for name in names) - {self._scope}
             self._evict(over_budget(names, budget_bytes=budget_bytes, leaving=leaving))
+        self._room.lifetimes.room_bytes = budget_bytes
+        self._room.lifetimes.own([name.number for name in names])
 
     def hold(self) -> None:
         """Tell other processes which data sets are in use, as far as that can be told."""
@@ -113,6 +117,7 @@ class Admission:
     def renew(self) -> None:
         """In a forked child: the segment in work is the parent's."""
         self._lock = threading.Lock()
+        self._room.lifetimes.renew()
         if self._writer is not None:
             self._writer.leave()
         self._writer = None
@@ -145,14 +150,22 @@ class Admission:
                 error.strerror or error,
             )
 
-    def note_hit(self, segment: int, size_bytes: int) -> None:
-        """See :meth:`Room.note_hit`."""
-        self._room.note_hit(segment, size_bytes)
+    def note_read(self, uses: Uses, size_bytes: int) -> None:
+        """See :meth:`Lifetimes.note_read`."""
+        self._room.lifetimes.note_read(uses, size_bytes)
 
-    def admit(self, identity: bytes, part: ByteRange, data: bytes) -> None:
-        """Keep an extent if there is room; counted either way."""
+    def note_hit(self, key: int, segment: int, size_bytes: int, uses: Uses | None = None) -> None:
+        """An extent was there; see :meth:`Room.note_hit` and :meth:`Lifetimes.note_there`."""
+        self._room.note_hit(segment, size_bytes)
+        if uses is not None:
+            self._room.lifetimes.note_there(key, segment, size_bytes, uses)
+
+    def admit(
+        self, identity: bytes, part: ByteRange, data: bytes, uses: Uses | None = None
+    ) -> None:
+        """Keep an extent if there is room for one that has these uses; counted either way."""
         try:
-            self._admit(identity, part, data)
+            self._admit(identity, part, data, uses)
         except _RefusedError as refused:
             self._refuse(str(refused), len(data))
         except BusyError:
@@ -176,27 +189,32 @@ class Admission:
         self._meter.event("cache-refused", reason)
         self._meter.add("bytes.cache_refused", size_bytes)
 
-    def _admit(self, identity: bytes, part: ByteRange, data: bytes) -> None:
+    def _admit(self, identity: bytes, part: ByteRange, data: bytes, uses: Uses | None) -> None:
         if not self.is_on:
             raise _RefusedError("off")
         if len(data) != part.size_bytes or not data:
             raise _RefusedError("size")
         if self._pause is not None and self._clock.monotonic_s() < self._pause[1]:
             raise _RefusedError(self._pause[0])
+        if uses is not None and not self._room.lifetimes.is_worth_it(uses):
+            raise _RefusedError("later")
         checksum = xxhash.xxh3_64_intdigest(data)
         if part.checksum not in (None, checksum):
             raise _RefusedError("checksum")
+        key = extent_key(identity, part.start, len(data))
         with self._lock:
             self._index.refresh()
-            if self._index.find(extent_key(identity, part.start, len(data))) is not None:
+            if self._index.find(key) is not None:
                 raise _RefusedError("duplicate")
             try:
-                self._append(identity, part.start, data, checksum)
+                segment = self._append(identity, part.start, data, checksum)
             except SegmentGoneError:  # cleared under us
                 self._close_writer()
-                self._append(identity, part.start, data, checksum)
+                segment = self._append(identity, part.start, data, checksum)
+        if uses is not None:
+            self._room.lifetimes.note_there(key, segment.number, len(data), uses)
 
-    def _append(self, identity: bytes, start: int, data: bytes, checksum: int) -> None:
+    def _append(self, identity: bytes, start: int, data: bytes, checksum: int) -> SegmentName:
         if cost_bytes(len(data)) > self._segment_bytes():
             writer = self._begin_segment(len(data))
         else:
@@ -210,12 +228,14 @@ class Admission:
         if writer is not self._writer:
             writer.seal()
             writer.close()
+        return writer.name
 
     def _segment_bytes(self) -> int:
         return segment_bytes(self._folder.budget_bytes() or self.budget_bytes)
 
     def _begin_segment(self, size_bytes: int) -> SegmentWriter:
         """A segment with room for an extent: one that was left unfinished, or a new one."""
+        leaving: OpenSegment | None = None
         with self._folder.locked():
             budget_bytes = self._folder.budget_bytes() or self.budget_bytes
             usual_bytes = segment_bytes(budget_bytes)
@@ -224,6 +244,7 @@ class Admission:
                 for name in self._index.unsealed(self._scope):
                     writer = self._go_on(name, size_bytes)
                     if writer is not None:
+                        self._room.lifetimes.own([name.number])
                         return writer
             if cost_bytes(size_bytes) > budget_bytes:
                 raise _RefusedError("too-large")
@@ -232,13 +253,41 @@ class Admission:
                 self._rest("full")
                 raise _RefusedError("full")
             self._pause = None
+            if reservation.moved_from is not None:
+                leaving = OpenSegment(self._folder.segments, reservation.moved_from)
             self._evict(reservation.evict)
             number = self._folder.next_number()
             name = SegmentName(number, reservation.capacity_bytes, self._scope)
             new = SegmentWriter.begin(self._folder.segments, name, create=True)
             if new is None:
                 raise _RefusedError("busy")
-            return new
+        self._room.lifetimes.own([number])
+        if leaving is not None:
+            self._move(leaving, new, size_bytes)
+        for name in reservation.evict:
+            self._room.lifetimes.end(name.number)
+        return new
+
+    def _move(self, leaving: OpenSegment, writer: SegmentWriter, need_bytes: int) -> None:
+        """Copy what lives in a segment that made room, as far as the extent's room is left."""
+        with closing(leaving):
+            capacity_bytes = writer.name.capacity_bytes
+            for key in self._room.lifetimes.moving(leaving.name.number, capacity_bytes):
+                found = self._index.find(key)
+                if found is None or found[0] != leaving.name:
+                    continue
+                try:
+                    record, data = leaving.extent_at(found[1])
+                except BrokenRecordError as broken:
+                    self._meter.event("cache-rot", str(broken))
+                    continue
+                if record.key != key or not writer.has_room(len(data) + cost_bytes(need_bytes)):
+                    continue
+                moved = writer.append(record.identity, record.start, data, record.checksum)
+                self._index.add(writer.name, [moved])
+                self._room.lifetimes.note_moved(key, writer.name.number)
+                self._meter.add("cache.moved", 1)
+                self._meter.add("bytes.cache_moved", len(data))
 
     def _reserve(self, budget_bytes: int, usual_bytes: int, need_bytes: int) -> Reservation | None:
         names = self._folder.list()

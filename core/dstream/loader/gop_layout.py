@@ -74,6 +74,12 @@ class GopLayout:
         return cls._of(samples, counts[numbers], settings.window, settings.sampling)
 
     @classmethod
+    def of_sample(cls, sample: Sample, slots: int, settings: ClipSettings) -> GopLayout:
+        """The layout of one sample, whose slots are numbered from 0."""
+        counts = np.array([slots], dtype=np.int64)
+        return cls._of([_gops_of(sample)], counts, settings.window, settings.sampling)
+
+    @classmethod
     def _of(
         cls, samples: list[_Gops], counts: NDArray[np.int64], window: Window, sampling: Sampling
     ) -> GopLayout:
@@ -110,6 +116,34 @@ class GopLayout:
         last_s = start_s + window_s * (self.window.frames - 1) / self.window.frames
         high = self._at(begin_s + np.minimum(last_s + SLACK, duration_s - SLACK))
         return low, np.maximum(low, high)
+
+    @property
+    def gop_counts(self) -> NDArray[np.int64]:
+        """int64 [N]: GOPs of each sample."""
+        begin = np.searchsorted(self.key_s, self.begin_s, side="left")
+        return np.diff(begin, append=len(self.key_s))
+
+    def gop_at(self, sample: Sample, gop: int) -> int:
+        """The number here of a GOP of the only sample."""
+        pts = max(int(sample.index.gops.key_pts[gop]) - sample.start_pts, 0)
+        return int(self._at(np.array([pts * float(sample.index.track.time_base)]))[0])
+
+    def slots_near(self, gops: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The first and the last slot whose clips may need each GOP: int64 [N]."""
+        sample = np.searchsorted(self.begin_s, self.key_s[gops], side="right") - 1
+        begin_s, end_s = self.begin_s[sample], np.append(self.key_s, np.inf)[gops + 1]
+        first, stop = self.slots.first[sample], self.slots.first[sample + 1]
+        window_s = self.window.seconds(1.0) / (
+            self.rate[sample] if self.window.fps is None else 1.0
+        )
+        width_s = self.duration_s[sample] / (stop - first)
+        low = np.floor((self.key_s[gops] - begin_s - window_s) / width_s) - 1
+        end_s = np.minimum(end_s - begin_s, self.duration_s[sample])
+        high = np.floor(end_s / width_s) + 1
+        return (
+            first + np.maximum(low, 0).astype(np.int64),
+            np.minimum(first + high.astype(np.int64), stop - 1),
+        )
 
     def _at(self, time_s: NDArray[np.float64]) -> NDArray[np.int64]:
         return np.maximum(np.searchsorted(self.key_s, time_s, side="right") - 1, 0)

@@ -17,6 +17,7 @@ from dstream.loader.buffers import BufferPool
 from dstream.loader.concurrency import Tuner
 from dstream.loader.cursor import ALL_STEPS, Cursor, Share
 from dstream.loader.failures import Failure, FailureLog
+from dstream.loader.foresight import NodeReads
 from dstream.loader.groups import gathered
 from dstream.loader.ordering import order_of
 from dstream.loader.pictures import check_all_same
@@ -114,8 +115,7 @@ class Loader:
         self._start = self._meter.snapshot()
         self._opened = opened or self._start
         self._began_s: float | None = None
-        self._last_s = 0.0
-        self._first_batch_s = 0.0
+        self._last_s = self._first_batch_s = 0.0
         self._pipeline: Pipeline | None = None
         self._stop_pipeline: weakref.finalize[..., Loader] | None = None
 
@@ -369,11 +369,14 @@ class Loader:
         if self._pipeline is not None and self._pipeline.is_orphan:
             self.close()
         if self._pipeline is None:
+            begin, workers = self._cursor.position, self._share.count
+            reads = NodeReads.of(self.ranks, os.environ, self._epoch_size, begin, workers)
+            self._reader.follow(self.order, reads)
             self._pipeline = Pipeline(
                 self._reader,
                 self.order,
                 self._ahead(),
-                self._cursor.position,
+                reads.begin,
                 self.settings,
                 self._tuner,
                 self._failures,

@@ -140,6 +140,11 @@ class MixedOrder(Order):
         return len(self._component)
 
     @property
+    def is_invertible(self) -> bool:
+        """Nobody has needed it."""
+        return False
+
+    @property
     def fingerprint(self) -> str:
         """SHA-256 of everything that decides which clip is at which position."""
         shares = tuple((component.total, component.share) for component in self.components)

@@ -6,7 +6,7 @@ numbers. The scalar and the array forms agree exactly.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import isqrt
 
 import numpy as np
@@ -105,12 +105,19 @@ class Permutation:
 
     def many(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
         """Where each of ``indices`` (int64 [N]) goes."""
+        return self._through(_forward, indices)
+
+    def origins(self, members: NDArray[np.int64]) -> NDArray[np.int64]:
+        """What goes to each of ``members`` (int64 [N]): :meth:`many` the other way round."""
+        return self._through(_backward, members)
+
+    def _through(self, once: _Once, indices: NDArray[np.int64]) -> NDArray[np.int64]:
         keys: list[_Words] = [np.uint64(key) for key in self._keys]
         left, right = np.uint64(self._left), np.uint64(self._right)
-        result = _forward(np.atleast_1d(indices).astype(np.uint64), left, right, keys)
+        result = once(np.atleast_1d(indices).astype(np.uint64), left, right, keys)
         outside = np.flatnonzero(result >= np.uint64(self.size))
         while len(outside):
-            result[outside] = _forward(result[outside], left, right, keys)
+            result[outside] = once(result[outside], left, right, keys)
             outside = outside[result[outside] >= np.uint64(self.size)]
         return result.astype(np.int64)
 
@@ -149,6 +156,7 @@ def permute_each(
 
 
 _Words = np.uint64 | NDArray[np.uint64]
+_Once = Callable[[NDArray[np.uint64], _Words, _Words, Sequence[_Words]], NDArray[np.uint64]]
 
 
 def _forward(

@@ -274,12 +274,25 @@ class Order:
                 chosen = epochs == epoch
                 order = _epoch_order(self.total, self.seed, epoch)
                 slots[chosen] = order.many(slots[chosen])
-        drawn = (
-            np.zeros(len(wanted))
-            if self.sampling == "grid"
-            else fraction_many(_START, self.seed, epochs, slots)
-        )
-        return Draws(wanted, epochs, slots, drawn, groups)
+        return Draws(wanted, epochs, slots, self._drawn(epochs, slots), groups)
+
+    def _drawn(self, epochs: NDArray[np.int64], slots: NDArray[np.int64]) -> NDArray[np.float64]:
+        if self.sampling == "grid":
+            return np.zeros(len(slots))
+        return fraction_many(_START, self.seed, epochs, slots)
+
+    @property
+    def is_invertible(self) -> bool:
+        """Whether :meth:`draw_slots` tells when a slot comes."""
+        return self.partitions is None
+
+    def draw_slots(self, epoch: int, slots: NDArray[np.int64]) -> Draws:
+        """The clips of given slots in an epoch, each with the position at which it comes."""
+        epochs, within = np.full_like(slots, epoch), slots
+        if self.shuffle is not None:
+            within = _epoch_order(self.total, self.seed, epoch).origins(slots)
+        positions = epoch * self.total + within
+        return Draws(positions, epochs, slots, self._drawn(epochs, slots), np.full_like(slots, -1))
 
     def draw_slot(self, position: int, epoch: int, slot: int) -> Draw:
         """The clip of a given slot in a given epoch."""

@@ -99,6 +99,19 @@ def node_count(environment: Mapping[str, str], world_size: int) -> int:
     return min(int(text) or 1, world_size) if text.isascii() and text.isdecimal() else 1
 
 
+def node_ranks(environment: Mapping[str, str], rank: int, world_size: int) -> range:
+    """The ranks on this one's node, which are consecutive; itself alone where nobody tells.
+
+    >>> node_ranks({"LOCAL_WORLD_SIZE": "4"}, 5, 8), node_ranks({}, 5, 8)
+    (range(4, 8), range(5, 6))
+    """
+    nodes = node_count(environment, world_size)
+    is_told = nodes > 1 or any(environment.get(name) == str(world_size) for name in _LOCAL_SIZES)
+    each = -(-world_size // nodes) if is_told else 1
+    first = rank // each * each
+    return range(first, min(first + each, world_size))
+
+
 def _agreeing(found: Place, other: Place | None) -> Place:
     if other is not None and not found.agrees(other):
         raise InvalidInputError(

@@ -20,8 +20,9 @@ from dstream.errors import (
 from dstream.format.index import VideoIndex
 from dstream.loader.direct import DirectRows
 from dstream.loader.failures import ClipTooShortError
+from dstream.loader.foresight import Foresight, NodeReads
 from dstream.loader.order import fraction
-from dstream.loader.plan import SLACK, Draw, SlotTable, start_in_sample, whole
+from dstream.loader.plan import SLACK, Draw, Order, SlotTable, start_in_sample, whole
 from dstream.loader.settings import ClipSettings
 from dstream.loader.single_flight import SingleFlightCache
 from dstream.loader.source import FileLocation, Sample, SampleSource
@@ -106,6 +107,7 @@ class ClipReader:
         self.meter = meter
         self.spans = spans
         self._clock = clock or SystemClock()
+        self._foresight: Foresight | None = None
         self.slots = SlotTable(source.slot_counts(settings.window))
         self._recipe = recipe
         self._merge_gap_bytes = merge_gap_bytes
@@ -114,6 +116,10 @@ class ClipReader:
         self._side: SingleFlightCache[tuple[str, str, int], bytes] = SingleFlightCache(
             _SIDE_CACHE_BYTES, len
         )
+
+    def follow(self, order: Order, reads: NodeReads) -> None:
+        """From now on tell the cache when GOPs are read again, as far as the order tells."""
+        self._foresight = Foresight.of(order, self.slots, self.settings, reads)
 
     def sample_key(self, draw: Draw) -> str:
         """Key of the sample that a draw falls into."""
@@ -211,7 +217,11 @@ class ClipReader:
             store_s += self._clock.monotonic_s() - asked_s
             return data
 
-        data = self._cache.read(video.identity, ranges, fetch, fresh=fresh)
+        uses = None
+        if clips and self._foresight is not None:
+            gops = [extent.gop for extent in extents]
+            uses = self._foresight.uses(clips[0].sample, clips[0].draw, gops)
+        data = self._cache.read(video.identity, ranges, fetch, fresh=fresh, uses=uses)
         if self.spans is not None and clips:
             ended_s = self._clock.monotonic_s() - store_s
             self.spans.span(SpanStage.CACHE, began_s, ended_s, ids_of(clips))

@@ -125,6 +125,8 @@ class LoaderReport:
     cache_evictions: int
     """Segments deleted to make room."""
     cache_bytes_evicted: int
+    cache_bytes_moved: int
+    """Copied from such segments to new ones, since they are read again soon."""
     cache_seconds: float
     """Time spent reading and verifying hits, summed over threads."""
     cache_refusals: Mapping[str, int]

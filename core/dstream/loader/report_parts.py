@@ -27,6 +27,7 @@ def cache_facts(counts: Snapshot, since_open: Snapshot) -> dict[str, Any]:
         "cache_bytes_refused": int(sums.get("bytes.cache_refused", 0)),
         "cache_evictions": int(sums.get("cache.evicted_segments", 0)),
         "cache_bytes_evicted": int(sums.get("bytes.cache_evicted", 0)),
+        "cache_bytes_moved": int(sums.get("bytes.cache_moved", 0)),
         "cache_seconds": sums.get("seconds.cache", 0.0),
         "cache_refusals": counts.event("cache-refused"),
         "cache_rot": counts.event("cache-rot"),

@@ -7,21 +7,24 @@ time read it once.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
+from functools import partial
+from itertools import islice, repeat
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dstream.cache.lifetimes import Uses
 from dstream.cache.paper import PaperCache
 from dstream.errors import InvalidInputError
+from dstream.loader.foresight import NodeReads, is_foreseen, least_slots, upcoming
 from dstream.loader.gop_layout import GopLayout
 from dstream.loader.partitions import PartitionSettings
 from dstream.loader.plan import Order
 from dstream.loader.steps import Ranks, steps
 
-_CLIPS_AT_ONCE = 1 << 16
+_CLIPS_AT_ONCE, _GOPS_AT_ONCE = 1 << 16, 1 << 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +157,8 @@ class _Chunk:
     nodes: NDArray[np.int64]
     """The node that gets each."""
     stop: int
+    reads: Sequence[NodeReads]
+    """Of every node; empty where none has a cache."""
 
 
 def _dealt(order: Order, cluster: Cluster, position: int, stop: int) -> Iterator[_Chunk]:
@@ -161,9 +166,14 @@ def _dealt(order: Order, cluster: Cluster, position: int, stop: int) -> Iterator
     step_size = cluster.world_size * cluster.batch_size
     whole = steps(position, stop, order.total, order, Ranks(step_size))
     node = np.arange(step_size) // (cluster.batch_size * cluster.ranks_per_node)
+    ranks, each = Ranks(cluster.batch_size, 0, cluster.world_size), cluster.ranks_per_node
+    reads = [
+        NodeReads(ranks, range(first, first + each), order.total, position)
+        for first in range(0, cluster.world_size if cluster.cache_bytes else 0, each)
+    ]
     while some := list(islice(whole, max(1, _CLIPS_AT_ONCE // step_size))):
         positions = np.array([list(step.positions) for step in some], dtype=np.int64)
-        yield _Chunk(positions.ravel(), np.tile(node, len(some)), some[-1].stop)
+        yield _Chunk(positions.ravel(), np.tile(node, len(some)), some[-1].stop, reads)
 
 
 def _read(
@@ -175,10 +185,38 @@ def _read(
     clip = np.repeat(np.arange(len(count)), count)
     gops = first[clip] + np.arange(len(clip)) - np.repeat(np.cumsum(count) - count, count)
     nodes, epochs = chunk.nodes[clip], draws.epochs[clip]
-    hit = caches.read(nodes, gops)
+    samples = np.searchsorted(layout.slots.first, draws.slots, side="right") - 1
+    hit = caches.read(nodes, gops, _uses(order, layout, chunk, clip, gops, samples))
     for epoch, book in enumerate(books):  # a last step takes from an epoch that nobody asks for
         if (mine := epochs == epoch).any():
             book.enter(draws.slots[draws.epochs == epoch], nodes[mine], gops[mine], hit[mine])
+
+
+def _uses(
+    order: Order,
+    layout: GopLayout,
+    chunk: _Chunk,
+    clip: NDArray[np.int64],
+    gops: NDArray[np.int64],
+    samples: NDArray[np.int64],
+) -> Iterator[Uses | None]:
+    """When nodes read the GOPs of a chunk's clips again, as the loader tells their caches."""
+    if not chunk.reads or not is_foreseen(order):
+        yield from repeat(None, len(gops))
+        return
+    plan = order.fingerprint
+    told = np.diff(layout.slots.first) >= least_slots(layout.gop_counts, chunk.reads[0])
+    for low in range(0, len(gops), _GOPS_AT_ONCE):
+        part = slice(low, low + _GOPS_AT_ONCE)
+        now, node = chunk.positions[clip[part]], chunk.nodes[clip[part]]
+        found: dict[int, list[int]] = {}
+        for number in np.unique(node).tolist():
+            mine = np.flatnonzero((node == number) & told[samples[clip[part]]])
+            later = upcoming(order, layout, chunk.reads[number], gops[part][mine], now[mine])
+            found |= zip(mine.tolist(), later, strict=True)
+        for place, position in enumerate(now.tolist()):
+            known = found.get(place)
+            yield None if known is None else Uses(plan, position, 1, partial(list, known))
 
 
 class _Caches:
@@ -187,12 +225,14 @@ class _Caches:
     def __init__(self, sizes: Sequence[int], nodes: Sequence[PaperCache]) -> None:
         self._sizes, self._nodes = sizes, nodes
 
-    def read(self, nodes: NDArray[np.int64], gops: NDArray[np.int64]) -> NDArray[np.bool_]:
+    def read(
+        self, nodes: NDArray[np.int64], gops: NDArray[np.int64], uses: Iterable[Uses | None]
+    ) -> NDArray[np.bool_]:
         """Which of the GOPs, one after the other, their nodes had: bool [N]."""
         return np.array(
             [
-                self._nodes[node].read(gop, self._sizes[gop])
-                for node, gop in zip(nodes.tolist(), gops.tolist(), strict=True)
+                self._nodes[node].read(gop, self._sizes[gop], known)
+                for node, gop, known in zip(nodes.tolist(), gops.tolist(), uses, strict=True)
             ],
             dtype=np.bool_,
         )
