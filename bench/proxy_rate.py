@@ -119,6 +119,8 @@ def proxy(endpoint: str) -> None:
         print(json.dumps(told), flush=True)
         sys.stdin.read()
         report = measuring.report()
+    if set(report.outcomes) != {"ok"}:
+        raise SystemExit(f"not all requests passed: {report.outcomes}")
     said = {
         "cpu_s": report.proxy_cpu_seconds,
         "request_cpu_s": report.proxy_cpu_seconds_per_request,
@@ -200,6 +202,8 @@ def run(route: str, url: str, endpoint: str, step: int) -> Run:
     between = Standing(route, endpoint)
     rate = read_all(url, between.endpoint, step, between.environment)
     cpu_s, told = between.end()
+    if route == "proxy" and not told:
+        raise SystemExit("the proxy did not report")
     return Run(rate, cpu_s, told.get("cpu_s", 0.0), told.get("request_cpu_s", 0.0))
 
 
