@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Protocol
 
@@ -175,6 +176,7 @@ def check_key(key: str, *, root_length: int = 0) -> str:
     return key
 
 
+@lru_cache(maxsize=1024)
 def _key_fault(key: str, root_length: int) -> str | None:
     try:
         encoded = key.encode()

@@ -44,6 +44,10 @@ _SLICE_TIMEVAL = struct.pack("ll", 0, int(_SLICE_S * 1e6))
 _RECORD_BYTES = 16 * 1024
 """Most plain text of one TLS record (RFC 8446, section 5.1)."""
 
+_FRESH_S = 0.5
+"""A connection that was asked so lately is not looked at first: servers let them idle for seconds,
+and a look hands the interpreter over to another thread."""
+
 _UNSENDABLE = re.compile(r"[\x00\r\n]")
 
 # No delay, and probes on idle connections, so that a dead peer is noticed.
@@ -232,6 +236,7 @@ class KeptConnection:
         """Of the last plain answer: the next is likely as long, and then its body comes alone, in
         one piece that is not copied."""
         self._connection: HTTPConnection | None = None
+        self._used_s = 0.0
         self._idle = select.poll()
 
     def get(self, path: str, headers: Mapping[str, str], timeout_s: float) -> Answer:
@@ -291,9 +296,11 @@ class KeptConnection:
             connection.close()
 
     def _ready(self) -> socket.socket:
-        connection = self._connection
+        connection, now_s = self._connection, _CLOCK.monotonic_s()
+        is_fresh = now_s - self._used_s < _FRESH_S
+        self._used_s = now_s
         # An idle connection that has something to read was closed by the server.
-        if connection is None or self._idle.poll(0):
+        if connection is None or (not is_fresh and self._idle.poll(0)):
             self.close()
             connection = self._connection = self._connected()
             self._idle = select.poll()

@@ -185,7 +185,7 @@ class RangedReader:
 
     def _target(self, wanted: RangedRead) -> tuple[str, str]:
         """Path and query of the request."""
-        path = f"{self._path_before}{quote(wanted.key, safe=_UNRESERVED)}"
+        path = f"{self._path_before}{_encoded(wanted.key)}"
         if wanted.version is None:
             return path, self._query
         version = f"versionId={quote(wanted.version, safe='-._~')}"
@@ -204,6 +204,11 @@ class RangedReader:
         if wanted.expect_etag is not None and wanted.send_if_match:
             headers["If-Match"] = f'"{wanted.expect_etag}"'
         return headers
+
+
+@lru_cache(maxsize=1024)
+def _encoded(key: str) -> str:
+    return quote(key, safe=_UNRESERVED)
 
 
 def _signer(
