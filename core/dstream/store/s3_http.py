@@ -14,7 +14,6 @@ import select
 import socket
 import ssl
 import struct
-import sys
 from base64 import b64encode
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -25,7 +24,7 @@ from http.client import (
     HTTPSConnection,
     IncompleteRead,
 )
-from typing import Any, Protocol, cast
+from typing import Any, Protocol, TypeVar, cast
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from botocore import exceptions as boto
@@ -35,14 +34,13 @@ from dstream.errors import InvalidInputError
 from dstream.store.http_head import HEAD_END, MOST_BYTES, Head, plain_head
 from dstream.store.patience import current
 
+T = TypeVar("T")
+
 _CLOCK = SystemClock()
 
 _SLICE_S = 0.25
 """How often a wait for bytes looks at the time, and whether to stop."""
 _SLICE_TIMEVAL = struct.pack("ll", 0, int(_SLICE_S * 1e6))
-
-_RECORD_BYTES = 16 * 1024
-"""Most plain text of one TLS record (RFC 8446, section 5.1)."""
 
 _FRESH_S = 0.5
 """A connection that was asked so lately is not looked at first: servers let them idle for seconds,
@@ -82,28 +80,28 @@ class _Timed(io.RawIOBase):
     def __init__(self, sock: socket.socket, limit: _Limit) -> None:
         self._sock, self._limit = sock, limit
         self._here = b""
-        # OpenSSL gives one record at a time, and allocates as much as it is asked for.
-        is_tls = isinstance(sock, ssl.SSLSocket)
-        self._most_bytes = _RECORD_BYTES if is_tls else sys.maxsize
-        self._flags = 0 if is_tls else socket.MSG_WAITALL
+        self._is_tls = isinstance(sock, ssl.SSLSocket)
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Any) -> int:
-        data = self._here or self._receive(len(buffer), 0)
-        size_bytes = min(len(data), len(buffer))
-        buffer[:size_bytes], self._here = data[:size_bytes], data[size_bytes:]
-        return size_bytes
+        if not self._here:
+            got = self._waited(self._sock.recv_into, buffer)
+            self._limit.received_bytes += got
+            return got
+        got = min(len(self._here), len(buffer))
+        buffer[:got], self._here = self._here[:got], self._here[got:]
+        return got
 
     def head(self, usual_bytes: int) -> bytes:
         """What comes first, up to the end of a head if it is no longer than usual.
 
         It stays to be read again, but for what :meth:`skip` takes of it.
         """
-        self._here = self._receive(usual_bytes, 0)
+        self._here = self._receive(usual_bytes)
         if len(self._here) == usual_bytes and HEAD_END not in self._here:
-            self._here += self._receive(MOST_BYTES, 0)
+            self._here += self._receive(MOST_BYTES)
         return self._here
 
     def skip(self, size_bytes: int) -> None:
@@ -112,10 +110,12 @@ class _Timed(io.RawIOBase):
 
     def exactly(self, size_bytes: int) -> bytes:
         """So many bytes; fewer only where the connection ends."""
+        if self._is_tls:  # gives a record at a time: they are gathered in place
+            return io.BufferedReader(cast(Any, self), MOST_BYTES).read(size_bytes)
         parts = [self._here] if self._here else []
         left_bytes = size_bytes - len(self._here)
         while left_bytes > 0:
-            part = self._receive(min(left_bytes, self._most_bytes), self._flags)
+            part = self._receive(left_bytes, socket.MSG_WAITALL)
             if not part:
                 break
             parts.append(part)
@@ -124,17 +124,19 @@ class _Timed(io.RawIOBase):
         self._here = data[size_bytes:]
         return data if len(data) <= size_bytes else data[:size_bytes]
 
-    def _receive(self, size_bytes: int, flags: int) -> bytes:
+    def _receive(self, size_bytes: int, flags: int = 0) -> bytes:
+        data = self._waited(self._sock.recv, size_bytes, flags)
+        self._limit.received_bytes += len(data)
+        return data
+
+    def _waited(self, receive: Callable[..., T], *given: object) -> T:
         while _CLOCK.monotonic_s() < self._limit.until_s:
             try:
-                data = self._sock.recv(size_bytes, flags)
+                return receive(*given)
             except (TimeoutError, BlockingIOError):
                 patience = current()
                 if patience is not None and patience.stopped():
                     raise TimeoutError("this thread is to stop") from None
-            else:
-                self._limit.received_bytes += len(data)
-                return data
         raise TimeoutError("the answer is late")
 
 
