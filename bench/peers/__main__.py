@@ -107,7 +107,8 @@ def take_turns(
                 place = f"{rtt_ms:g} ms, {size}, round {number}"
                 print(
                     f"  {place}: {peer.name}: {turn.rate:.2f} clips/s, {turn.clips} clips after"
-                    f" {turn.passed_clips}, {turn.clips / turn.cpu_s:.2f} a CPU second",
+                    f" {turn.passed_clips}, {turn.clips / turn.cpu_s:.2f} a CPU second,"
+                    f" exact: {turn.exact}",
                     file=sys.stderr,
                 )
     return turns, failed
@@ -162,9 +163,9 @@ def main() -> None:
             run = {"gop": made.gop, "rtt_ms": rtt_ms, "size": size, "rows": rows}
             runs.append(run | {"missing": missing | never})
             print(report.table(runs[-1]))
-    if arguments.json:
-        settings = {"command": " ".join(sys.argv[1:]), "versions": environments.versions()}
-        arguments.json.write_text(json.dumps({**settings, "runs": runs}, indent=1))
+            if arguments.json:  # each time: a run may be ended before its last table
+                settings = {"command": " ".join(sys.argv[1:]), "versions": environments.versions()}
+                arguments.json.write_text(json.dumps({**settings, "runs": runs}, indent=1))
 
 
 if __name__ == "__main__":
