@@ -80,18 +80,25 @@ class _Timed(io.RawIOBase):
     def __init__(self, sock: socket.socket, limit: _Limit) -> None:
         self._sock, self._limit = sock, limit
         self._here = b""
+        """Received and not read as yet."""
+        self._body_bytes = 0
+        """So many are still to come for certain: they are waited for at once."""
         self._is_tls = isinstance(sock, ssl.SSLSocket)
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Any) -> int:
-        if not self._here:
-            got = self._waited(self._sock.recv_into, buffer)
-            self._limit.received_bytes += got
+        if self._here:
+            got = min(len(self._here), len(buffer))
+            buffer[:got], self._here = self._here[:got], self._here[got:]
             return got
-        got = min(len(self._here), len(buffer))
-        buffer[:got], self._here = self._here[:got], self._here[got:]
+        flags = 0
+        if self._body_bytes and not self._is_tls:
+            buffer, flags = memoryview(buffer)[: self._body_bytes], socket.MSG_WAITALL
+        got = self._waited(self._sock.recv_into, buffer, 0, flags)
+        self._limit.received_bytes += got
+        self._body_bytes = max(0, self._body_bytes - got)
         return got
 
     def head(self, usual_bytes: int) -> bytes:
@@ -110,19 +117,13 @@ class _Timed(io.RawIOBase):
 
     def exactly(self, size_bytes: int) -> bytes:
         """So many bytes; fewer only where the connection ends."""
-        if self._is_tls:  # gives a record at a time: they are gathered in place
-            return io.BufferedReader(cast(Any, self), MOST_BYTES).read(size_bytes)
-        parts = [self._here] if self._here else []
-        left_bytes = size_bytes - len(self._here)
-        while left_bytes > 0:
-            part = self._receive(left_bytes, socket.MSG_WAITALL)
-            if not part:
-                break
-            parts.append(part)
-            left_bytes -= len(part)
-        data = parts[0] if len(parts) == 1 else b"".join(parts)
-        self._here = data[size_bytes:]
-        return data if len(data) <= size_bytes else data[:size_bytes]
+        if not self._here and not self._is_tls:
+            self._here = self._receive(size_bytes, socket.MSG_WAITALL)
+            if len(self._here) == size_bytes:
+                return self._here
+        # The rest is gathered in place: a large body is not copied for a few bytes.
+        self._body_bytes = max(0, size_bytes - len(self._here))
+        return io.BufferedReader(cast(Any, self), MOST_BYTES).read(size_bytes)
 
     def _receive(self, size_bytes: int, flags: int = 0) -> bytes:
         data = self._waited(self._sock.recv, size_bytes, flags)
