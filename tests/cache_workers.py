@@ -12,12 +12,14 @@ import signal
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from dstream.cache.cache import ExtentCache
 from dstream.cache.lifetimes import Uses
-from dstream.cache.record import ByteRange, ObjectIdentity
+from dstream.cache.record import ByteRange, ObjectIdentity, Record
+from dstream.cache.segment import OpenSegment
 from dstream.measure import Meter
 
 OBJECT_EXTENTS = 64
@@ -146,6 +148,27 @@ def die_while_writing(directory: str, budget: str, after: str) -> None:
     reader = Reader(directory, int(budget))
     for place in range(OBJECT_EXTENTS):
         reader.read(place)
+
+
+def die_while_copying(directory: str, budget: str, extents: str, after: str) -> None:
+    """Follow a plan, and die when the ``after``-th extent of segments that go was read."""
+    left = int(after)
+    extent_at = OpenSegment.extent_at
+
+    def read_then_die(segment: OpenSegment, place: int) -> tuple[Record, bytes]:
+        nonlocal left
+        left -= 1
+        if not left:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return extent_at(segment, place)
+
+    setattr(OpenSegment, "extent_at", read_then_die)  # noqa: B010
+    reader, generator = Reader(directory, int(budget)), random.Random(0)
+    epochs = [generator.sample(range(int(extents)), int(extents)) for _ in range(40)]
+    order = [extent for epoch in epochs for extent in epoch]
+    for place, extent in enumerate(order):
+        later = [p for p in range(place + 1, min(len(order), place + 2000)) if order[p] == extent]
+        reader.read(extent, uses=Uses("plan", place, 1, partial(list, later)))
 
 
 if __name__ == "__main__":

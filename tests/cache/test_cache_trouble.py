@@ -102,6 +102,17 @@ def test_a_writer_killed_in_mid_write_leaves_nothing_behind(tmp_path: Path, afte
     assert reader.events("cache-rot") == {}
 
 
+@pytest.mark.parametrize("after", [1, 30])
+def test_a_process_killed_while_it_copies_leaves_whole_extents(tmp_path: Path, after: int) -> None:
+    budget, extents = 10 * MIB, 400  # 16 MB
+    killed("die_while_copying", tmp_path, budget, extents, after)
+    assert used_bytes(tmp_path) <= budget
+    reader = Reader(tmp_path, None)
+    reader.read(*range(extents))  # checks every byte
+    assert 150 < extents - len(reader.fetched) < extents
+    assert reader.events("cache-rot") == {}
+
+
 @pytest.mark.parametrize("seed", range(6))
 def test_flipped_bits_cost_misses_and_never_a_wrong_byte(tmp_path: Path, seed: int) -> None:
     Reader(tmp_path, BUDGET).read(*range(OBJECT_EXTENTS))
