@@ -51,7 +51,7 @@ class PaperCache:
         is_hit = number is not None
         if number is not None:
             self._room.note_hit(number, size_bytes)
-        elif uses is not None and not lifetimes.is_worth_it(uses):
+        elif uses is not None and not self._room.is_worth_it(uses):
             return False
         elif (name := self._segment_for(size_bytes)) is None:
             self._pause_bytes -= size_bytes

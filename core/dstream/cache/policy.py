@@ -24,7 +24,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from dstream.cache.layout import SegmentName
-from dstream.cache.lifetimes import Lifetimes
+from dstream.cache.lifetimes import Lifetimes, Uses
 from dstream.cache.record import RECORD_BYTES
 
 _COST_BYTES = 3 * RECORD_BYTES
@@ -146,6 +146,8 @@ class Room:
 
     def __init__(self) -> None:
         self.lifetimes = Lifetimes()
+        self._is_planned = False
+        """What lives decides which segment goes."""
         self.is_full = False
         """The budget is used up, so that whatever comes takes the place of something else."""
         self._ring = 0
@@ -170,6 +172,10 @@ class Room:
         """Learn what did not find room."""
         self._refused_bytes += size_bytes if self._refused_bytes >= 0 else 0
         self._unhit_bytes += size_bytes
+
+    def is_worth_it(self, uses: Uses) -> bool:
+        """Whether an extent is to be kept for these uses; see :meth:`Lifetimes.is_worth_it`."""
+        return not self._is_planned or self.lifetimes.is_worth_it(uses)
 
     def reserve(
         self,
@@ -200,8 +206,8 @@ class Room:
         found = among(segments)
         self.is_full = found is None
         if found is None:
-            is_planned = self.lifetimes.is_known and len(finished) >= _LEAST_SEGMENTS
-            if is_planned:
+            self._is_planned = self.lifetimes.is_known and len(finished) >= _LEAST_SEGMENTS
+            if self._is_planned:
                 self.lifetimes.room_bytes = _room_bytes(segments, finished, budget_bytes)
                 victim = self._dying(finished)
             else:
@@ -210,7 +216,9 @@ class Room:
             if victim and found:
                 self._unhit_bytes += found.capacity_bytes
                 evict = victim, *found.evict
-                found = Reservation(found.capacity_bytes, evict, victim if is_planned else None)
+                found = Reservation(
+                    found.capacity_bytes, evict, victim if self._is_planned else None
+                )
         self._hit_bytes = {}
         return found
 

@@ -196,7 +196,7 @@ class Admission:
             raise _RefusedError("size")
         if self._pause is not None and self._clock.monotonic_s() < self._pause[1]:
             raise _RefusedError(self._pause[0])
-        if uses is not None and not self._room.lifetimes.is_worth_it(uses):
+        if uses is not None and not self._room.is_worth_it(uses):
             raise _RefusedError("later")
         checksum = xxhash.xxh3_64_intdigest(data)
         if part.checksum not in (None, checksum):
