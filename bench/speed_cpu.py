@@ -4,7 +4,8 @@
 
 All contenders have two cores and take turns, so that ratios hold while the machine's speed
 drifts. Each is timed in its steady state: the clips after the first few, from a stream that does
-not end. dstream's frames are compared bit by bit with a decode of the whole file before that.
+not end; each clip counts by the frames from its keyframe to its end. dstream's frames are compared
+bit by bit with a decode of the whole file before that.
 torchcodec and decord must be importable (``make bench`` sees to it); one that is not is named.
 """
 
@@ -149,35 +150,71 @@ def draw_places(paths: list[Path], frames: int, seed: int) -> Iterator[Place]:
         yield Place(path, int(generator.integers(0, frames - FRAMES)))
 
 
-def turn_rate(
-    stream: Iterator[object], warm: int, clips: int, limit_s: float, at_once: int = 1
-) -> float:
-    """Clips a second after the first ``warm``; whole rounds of ``at_once`` clips."""
-    for _ in range(warm):
-        next(stream)
-    began_s, count = time.perf_counter(), 0
-    while count < clips and time.perf_counter() - began_s < limit_s:
-        for _ in range(at_once):
+class Drawn(Iterator[Place]):
+    """The places of a turn, remembered."""
+
+    def __init__(self, places: Iterator[Place]) -> None:
+        self._places = places
+        self.frames: list[int] = []
+
+    def __next__(self) -> Place:
+        place = next(self._places)
+        self.frames.append(place.frame)
+        return place
+
+
+@dataclass(frozen=True)
+class Turn:
+    """How long a contender is asked for clips."""
+
+    warm: int
+    """Clips that are not counted."""
+    clips: int
+    limit_s: float
+    at_once: int = 1
+    """Clips are counted in whole rounds of so many."""
+
+    def rate(self, stream: Iterator[object], drawn: Drawn, gop: int) -> float:
+        """Clips a second, each counted by its share of an average clip's frames.
+
+        A clip in the middle of a GOP takes the frames from the keyframe on. A turn is short, so
+        some draw later clips than others, and would seem slower.
+        """
+        for _ in range(self.warm):
             next(stream)
-        count += at_once
-    return count / (time.perf_counter() - began_s)
+        began_s, starts = time.perf_counter(), list[int]()
+        while len(starts) < self.clips and time.perf_counter() - began_s < self.limit_s:
+            for _ in range(self.at_once):
+                item = next(stream)
+                at = self.warm + len(starts)  # all but dstream give the clips in order
+                starts.append(
+                    round(float(item.pts_s[0, 0]) * RATE)
+                    if isinstance(item, Batch)
+                    else drawn.frames[at]
+                )
+        took_s = time.perf_counter() - began_s
+        if self.at_once > 1:  # one decode gives several of them
+            return len(starts) / took_s
+        frames = sum(start % gop + FRAMES for start in starts)
+        return frames / ((gop - 1) / 2 + FRAMES) / took_s
 
 
 def take_turns(
-    entries: list[Contender], paths: list[Path], frames: int, arguments: argparse.Namespace
+    entries: list[Contender], paths: list[Path], video: Video, arguments: argparse.Namespace
 ) -> None:
     """The first round opens files and starts workers, and is not counted."""
+    frames = arguments.seconds * RATE
     for round_number in range(-1, arguments.rounds):
         counted = round_number >= 0
         for entry in entries:
-            places = draw_places(paths, frames, seed=100 + round_number)
-            stream = entry.stream(places)
-            warm, clips, at_once = 4, arguments.clips if counted else 2, 1
+            drawn = Drawn(draw_places(paths, frames, seed=100 + round_number))
+            stream = entry.stream(drawn)
+            turn = Turn(4, arguments.clips if counted else 2, arguments.limit_s)
             if entry.kind == "several" and counted:
                 # Whole rounds of the eight groups that are under way at a time: most of their
                 # clips come at once, after a while in which none does.
-                warm, clips, at_once = _ROUND_CLIPS, 2 * _ROUND_CLIPS, _ROUND_CLIPS
-            rate = turn_rate(stream, warm, clips, arguments.limit_s, at_once)
+                turn = Turn(_ROUND_CLIPS, 2 * _ROUND_CLIPS, arguments.limit_s, _ROUND_CLIPS)
+            rate = turn.rate(stream, drawn, video.gop)
             stream.close()
             if counted:
                 entry.rates.append(rate)
@@ -248,7 +285,7 @@ def measure(
         for size in sizes:
             shape = None if size == "full" else SMALL
             entries, missing = contenders(repo, video, shape)
-            take_turns(entries, paths, arguments.seconds * RATE, arguments)
+            take_turns(entries, paths, video, arguments)
             rows = [
                 {
                     "name": entry.name,
