@@ -142,8 +142,14 @@ def run(
         ),
     ] = None,
     prefetch: Annotated[
-        int, typer.Option(metavar="N", min=1, help="Batches decoded ahead of the one in use.")
-    ] = 2,
+        int | None,
+        typer.Option(
+            metavar="N",
+            min=1,
+            help="Batches decoded ahead; by default as many as keep the threads busy.",
+            show_default=False,
+        ),
+    ] = None,
     decoder: Annotated[
         DecoderName,
         typer.Option(help="auto: the GPU's decoders for what they take, the rest on the CPU."),

@@ -17,7 +17,7 @@ from dstream.loader.failures import OnError
 from dstream.loader.groups import group_place
 from dstream.loader.loader import Loader
 from dstream.loader.pins import FrozenView
-from dstream.loader.plan import Draw, Last, Order, Shuffle, shuffle_of
+from dstream.loader.plan import Draw, Last, Order, Shuffle, shuffle_of, whole
 from dstream.loader.ranks import node_count, place_of
 from dstream.loader.reader import ClipReader, ReadClip
 from dstream.loader.settings import (
@@ -26,6 +26,7 @@ from dstream.loader.settings import (
     Fetchers,
     LoaderSettings,
     check_array,
+    default_prefetch,
     default_workers,
 )
 from dstream.loader.source import SampleSource
@@ -201,7 +202,7 @@ class Clips:
         decoded_bytes: int = 4 * GIB,
         workers: int | None = None,
         fetchers: Fetchers = "auto",
-        prefetch: int = 2,
+        prefetch: int | None = None,
         inflight_bytes: int = 256 * MIB,
         merge_gap_bytes: int = 64 * KIB,
         on_error: OnError = "raise",
@@ -236,7 +237,8 @@ class Clips:
             decoded_bytes: bound of their frames that wait; a group beyond is made clip by clip.
             workers: decoding threads; one for each CPU by default.
             fetchers: fetching threads; ``auto`` finds how many it takes.
-            prefetch: batches decoded ahead of the one in use.
+            prefetch: batches decoded ahead of the one in use; by default two, and where batches
+                are small as many as keep the workers busy: two clips for each, and two more.
             inflight_bytes: bound of compressed bytes that wait for a decoder.
             merge_gap_bytes: ranges of one file at most this far apart are one request.
             on_error: ``raise``, or ``skip``: a clip that fails is counted and replaced.
@@ -258,11 +260,13 @@ class Clips:
             InvalidInputError: there is no clip, sizes differ, or an argument is impossible.
         """
         place = place_of(rank, world_size, os.environ, group_place())
+        ranks = Ranks(batch_size, place.rank, place.world_size, last, replicas)
         device = device_name(device)
+        workers = default_workers() if workers is None else whole("workers", workers)
         settings = LoaderSettings(
-            workers=default_workers() if workers is None else workers,
+            workers=workers,
             fetchers=fetchers,
-            prefetch=prefetch,
+            prefetch=default_prefetch(ranks.batch_size, workers) if prefetch is None else prefetch,
             inflight_bytes=inflight_bytes,
             merge_gap_bytes=merge_gap_bytes,
             shuffle=shuffle_of(
@@ -286,7 +290,6 @@ class Clips:
         )
         rows = direct_rows(device, self.meter, self.cache) if direct else None
         reader = self.reader(settings.merge_gap_bytes, spans=spans, direct=rows)
-        ranks = Ranks(batch_size, place.rank, place.world_size, last, replicas)
         return Loader(
             reader,
             ranks,

@@ -47,6 +47,17 @@ def default_workers() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def default_prefetch(batch_size: int, workers: int) -> int:
+    """Batches decoded ahead: two, and at least two clips a thread and two more.
+
+    Clips come in order and differ in cost, so behind a slow one threads wait that are not ahead.
+
+    >>> default_prefetch(8, 2), default_prefetch(1, 2), default_prefetch(8, 16)
+    (2, 6, 5)
+    """
+    return max(2, -(-(2 * workers + 2) // batch_size))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoaderSettings:
     """How clips are delivered."""

@@ -1,0 +1,22 @@
+"""How many batches are decoded ahead when nobody says."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dstream.loader.settings import default_prefetch
+
+
+@given(st.integers(1, 512), st.integers(1, 256))
+def test_small_batches_leave_no_thread_without_a_clip(batch_size: int, workers: int) -> None:
+    prefetch = default_prefetch(batch_size, workers)
+    assert prefetch >= 2
+    assert prefetch * batch_size >= 2 * workers + 2
+    assert prefetch == 2 or (prefetch - 1) * batch_size < 2 * workers + 2
+
+
+@pytest.mark.parametrize(("batch_size", "workers", "expected"), [(1, 2, 6), (8, 2, 2), (4, 16, 9)])
+def test_default_prefetch_of(batch_size: int, workers: int, expected: int) -> None:
+    assert default_prefetch(batch_size, workers) == expected
