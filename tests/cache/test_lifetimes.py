@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import bisect
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +15,7 @@ from cache_workers import Reader, used_bytes
 from dstream.cache.layout import SegmentName
 from dstream.cache.lifetimes import Lifetimes, Sample, Uses, lives_until, span_of
 from dstream.cache.policy import Room
+from dstream.cache.writing import Admission
 
 EXTENT_BYTES, EXTENTS = 32_000, 1024
 
@@ -182,6 +183,22 @@ def test_on_disk_it_copies_what_lives_and_keeps_the_budget(tmp_path: Path) -> No
     assert not reader.events("cache-rot")
     moved, missed = reader.count("bytes.cache_moved"), reader.count("bytes.cache_missed")
     assert moved < 3 * missed
+
+
+def test_what_lives_is_copied_though_readers_see_its_segment_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    evict = Admission._evict
+
+    def and_a_reader_looks(self: Admission, names: Iterable[SegmentName]) -> None:
+        evict(self, names)
+        self._index.refresh()
+
+    monkeypatch.setattr(Admission, "_evict", and_a_reader_looks)
+    reader, order = Reader(tmp_path, EXTENTS * EXTENT_BYTES // 2, size_bytes=EXTENT_BYTES), plan(4)
+    for place, extent in enumerate(order.order[: len(order.order) // 2]):
+        reader.read(extent, uses=order.uses(place))
+    assert reader.count("cache.moved") > 0
 
 
 @pytest.mark.parametrize("processes", [2, 4])

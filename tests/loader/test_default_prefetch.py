@@ -12,11 +12,16 @@ from dstream.loader.settings import default_prefetch
 @given(st.integers(1, 512), st.integers(1, 256))
 def test_small_batches_leave_no_thread_without_a_clip(batch_size: int, workers: int) -> None:
     prefetch = default_prefetch(batch_size, workers)
-    assert prefetch >= 2
-    assert prefetch * batch_size >= 2 * workers + 2
+    assert 2 <= prefetch <= 8
+    assert prefetch == 8 or prefetch * batch_size >= 2 * workers + 2
     assert prefetch == 2 or (prefetch - 1) * batch_size < 2 * workers + 2
 
 
-@pytest.mark.parametrize(("batch_size", "workers", "expected"), [(1, 2, 6), (8, 2, 2), (4, 16, 9)])
-def test_default_prefetch_of(batch_size: int, workers: int, expected: int) -> None:
-    assert default_prefetch(batch_size, workers) == expected
+@pytest.mark.parametrize(
+    ("batch_size", "workers", "device", "expected"),
+    [(1, 2, None, 6), (8, 2, None, 2), (4, 15, "cpu", 8), (1, 64, "cpu", 8), (1, 64, "cuda:0", 2)],
+)
+def test_default_prefetch_of(
+    batch_size: int, workers: int, device: str | None, expected: int
+) -> None:
+    assert default_prefetch(batch_size, workers, device) == expected

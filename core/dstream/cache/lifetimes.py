@@ -109,8 +109,9 @@ class Lifetimes:
         """When extents die, and which: a heap. Some have got a longer life meanwhile."""
 
     def renew(self) -> None:
-        """In a forked child: another thread may have held the lock."""
+        """In a forked child: another thread may have held the lock, with half of a change made."""
         self._lock = threading.Lock()
+        self._forget("")
 
     @property
     def is_known(self) -> bool:
@@ -134,6 +135,8 @@ class Lifetimes:
                 return
         upcoming = uses.find()
         with self._lock:
+            if uses.plan != self._plan:
+                return  # forgotten meanwhile
             gap = upcoming[0] - uses.now if upcoming else None
             self._samples.append(Sample(uses.now, gap, size_bytes, every * uses.readers))
             enough = len(self._samples) >= _LEAST_SAMPLES
@@ -209,6 +212,7 @@ class Lifetimes:
             self._living.pop(segment, None)
 
     def _put(self, key: int, segment: int, size_bytes: int, until: int) -> None:
+        self._bury()
         self._extents[key] = segment, size_bytes, until
         self._live_bytes[segment] = self._live_bytes.get(segment, 0) + size_bytes
         self._living.setdefault(segment, set()).add(key)
@@ -219,6 +223,8 @@ class Lifetimes:
         if known is not None:
             self._live_bytes[known[0]] -= known[1]
             self._living[known[0]].discard(key)
+            if not self._living[known[0]]:
+                del self._living[known[0]], self._live_bytes[known[0]]
         return known
 
     def _bury(self) -> None:

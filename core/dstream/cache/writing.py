@@ -6,7 +6,9 @@ import errno
 import logging
 import os
 import threading
+from collections.abc import Sequence
 from contextlib import closing
+from dataclasses import dataclass
 
 import xxhash
 
@@ -51,6 +53,14 @@ def off_reason(error: OSError) -> str:
 
 class _RefusedError(Exception):
     """An extent is not admitted; the message is the reason's code."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Leaving:
+    """A segment that makes room, and the keys and places of what lives in it."""
+
+    segment: OpenSegment
+    places: Sequence[tuple[int, int]]
 
 
 class Admission:
@@ -235,7 +245,7 @@ class Admission:
 
     def _begin_segment(self, size_bytes: int) -> SegmentWriter:
         """A segment with room for an extent: one that was left unfinished, or a new one."""
-        leaving: OpenSegment | None = None
+        leaving: _Leaving | None = None
         with self._folder.locked():
             budget_bytes = self._folder.budget_bytes() or self.budget_bytes
             usual_bytes = segment_bytes(budget_bytes)
@@ -254,7 +264,7 @@ class Admission:
                 raise _RefusedError("full")
             self._pause = None
             if reservation.moved_from is not None:
-                leaving = OpenSegment(self._folder.segments, reservation.moved_from)
+                leaving = self._living_in(reservation.moved_from, reservation.capacity_bytes)
             self._evict(reservation.evict)
             number = self._folder.next_number()
             name = SegmentName(number, reservation.capacity_bytes, self._scope)
@@ -268,16 +278,21 @@ class Admission:
             self._room.lifetimes.end(name.number)
         return new
 
-    def _move(self, leaving: OpenSegment, writer: SegmentWriter, need_bytes: int) -> None:
+    def _living_in(self, name: SegmentName, capacity_bytes: int) -> _Leaving:
+        """What moves on, while it is listed: readers forget a segment as soon as it is gone."""
+        places = []
+        for key in self._room.lifetimes.moving(name.number, capacity_bytes):
+            found = self._index.find(key)
+            if found is not None and found[0] == name:
+                places.append((key, found[1]))
+        return _Leaving(OpenSegment(self._folder.segments, name), places)
+
+    def _move(self, leaving: _Leaving, writer: SegmentWriter, need_bytes: int) -> None:
         """Copy what lives in a segment that made room, as far as the extent's room is left."""
-        with closing(leaving):
-            capacity_bytes = writer.name.capacity_bytes
-            for key in self._room.lifetimes.moving(leaving.name.number, capacity_bytes):
-                found = self._index.find(key)
-                if found is None or found[0] != leaving.name:
-                    continue
+        with closing(leaving.segment) as segment:
+            for key, place in leaving.places:
                 try:
-                    record, data = leaving.extent_at(found[1])
+                    record, data = segment.extent_at(place)
                 except BrokenRecordError as broken:
                     self._meter.event("cache-rot", str(broken))
                     continue

@@ -238,7 +238,7 @@ class Clips:
             workers: decoding threads; one for each CPU by default.
             fetchers: fetching threads; ``auto`` finds how many it takes.
             prefetch: batches decoded ahead of the one in use; by default two, and where batches
-                are small as many as keep the workers busy: two clips for each, and two more.
+                are small up to eight, to keep the workers busy; on a GPU two.
             inflight_bytes: bound of compressed bytes that wait for a decoder.
             merge_gap_bytes: ranges of one file at most this far apart are one request.
             on_error: ``raise``, or ``skip``: a clip that fails is counted and replaced.
@@ -266,7 +266,9 @@ class Clips:
         settings = LoaderSettings(
             workers=workers,
             fetchers=fetchers,
-            prefetch=default_prefetch(ranks.batch_size, workers) if prefetch is None else prefetch,
+            prefetch=default_prefetch(ranks.batch_size, workers, device)
+            if prefetch is None
+            else prefetch,
             inflight_bytes=inflight_bytes,
             merge_gap_bytes=merge_gap_bytes,
             shuffle=shuffle_of(

@@ -47,15 +47,21 @@ def default_workers() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def default_prefetch(batch_size: int, workers: int) -> int:
-    """Batches decoded ahead: two, and at least two clips a thread and two more.
+_MOST_AHEAD = 8
+"""Batches that are decoded ahead unless asked for: they hold memory."""
+
+
+def default_prefetch(batch_size: int, workers: int, device: str | None = None) -> int:
+    """Batches decoded ahead: two, and up to eight for two clips a thread and two more.
 
     Clips come in order and differ in cost, so behind a slow one threads wait that are not ahead.
+    On a GPU two, since each of them has a buffer there.
 
-    >>> default_prefetch(8, 2), default_prefetch(1, 2), default_prefetch(8, 16)
-    (2, 6, 5)
+    >>> default_prefetch(8, 2), default_prefetch(1, 2), default_prefetch(1, 64)
+    (2, 6, 8)
     """
-    return max(2, -(-(2 * workers + 2) // batch_size))
+    on_gpu = device is not None and device != "cpu"
+    return 2 if on_gpu else min(_MOST_AHEAD, max(2, -(-(2 * workers + 2) // batch_size)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
