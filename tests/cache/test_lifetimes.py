@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import bisect
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -190,7 +190,7 @@ def test_what_lives_is_copied_though_readers_see_its_segment_gone(
 ) -> None:
     evict = Admission._evict
 
-    def and_a_reader_looks(self: Admission, names: Iterable[SegmentName]) -> None:
+    def and_a_reader_looks(self: Admission, names: tuple[SegmentName, ...]) -> None:
         evict(self, names)
         self._index.refresh()
 
