@@ -203,6 +203,16 @@ def test_each_fault_reaches_the_client(kind: FaultKind, rgw_bucket: S3Place) -> 
         assert report.throttled == (kind is FaultKind.SLOW_DOWN)
 
 
+def test_a_short_answer_is_cut_behind_its_head(rgw_bucket: S3Place) -> None:
+    s3 = plain_client(rgw_bucket.endpoint_url)
+    s3.put_object(Bucket=rgw_bucket.bucket, Key="k", Body=b"x" * 1000)
+    with proxied(rgw_bucket, Shape(faults=(Fault(FaultKind.TRUNCATE, 1.0),))) as proxy:
+        answer = client(proxy).get_object(Bucket=rgw_bucket.bucket, Key="k")
+        assert answer["ContentLength"] == 1000
+        with pytest.raises(botocore.exceptions.BotoCoreError):
+            answer["Body"].read()
+
+
 def _read(s3: Any, bucket: str) -> bytes | Exception:
     try:
         return bytes(s3.get_object(Bucket=bucket, Key="k")["Body"].read())

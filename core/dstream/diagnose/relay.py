@@ -231,6 +231,7 @@ class Relay(BaseHTTPRequestHandler):
             passing.received_bytes += len(piece)
             self._settings.traffic.passed(len(piece))
             if passing.fault is not None and passing.received_bytes > halfway:
+                self._deliver(memoryview(b""), passing, chunked)  # the head of a short answer
                 self._spoil(piece, passing, passing.fault)
             self._deliver(piece, passing, chunked)
         if chunked:
