@@ -290,8 +290,11 @@ def test_loader_proxy_and_server_agree(rgw_bucket: S3Place, rgw_log: Path, tmp_p
 
 
 def _served(log: Path, began: int, bucket: str, wanted: int) -> list[tuple[str, int]]:
-    """Target and body bytes of each answer about ``bucket`` in the server's access log."""
-    line = re.compile(rf'"[A-Z]+ (/{bucket}[/? ][^"]*)" \d+ (\d+) ')
+    """Target and body bytes of each answer to a GET about ``bucket`` in the server's access log.
+
+    Not of uploads: the line of one made just before may still be to come.
+    """
+    line = re.compile(rf'"GET (/{bucket}[/? ][^"]*)" \d+ (\d+) ')
     for _ in range(100):  # it is written a moment later
         with log.open("rb") as stream:
             stream.seek(began)
