@@ -141,6 +141,14 @@ def test_signed_chunks_are_checked_and_signed_anew(chunks: list[bytes], trailer:
     assert len(sent) == len(wanted)
 
 
+def test_signed_chunks_in_http_chunks_are_read_to_their_end() -> None:
+    sent = chunked_body([b"x" * 1000], SEED, KEY)
+    stream = io.BytesIO(b"%x\r\n%s\r\n0\r\n\r\nGET /" % (len(sent), sent))
+    body = Body(stream, None)
+    b"".join(resigned(body, (SEED, KEY), (OUR_SEED, OTHER)))
+    assert (body.is_ended, stream.read()) == (True, b"GET /")
+
+
 def test_documented_chunk_signatures() -> None:
     """The example of AWS's "Signature Calculations ... (Chunked Upload)"."""
     secret = "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY"
@@ -163,6 +171,7 @@ SPOILED: dict[str, tuple[bytes, type[Exception]]] = {
     "cut off": (GOOD_CHUNKS[:-40], InvalidInputError),
     "no size": (b"zz" + GOOD_CHUNKS, InvalidInputError),
     "too large": (b"fffffffff;chunk-signature=0\r\n" + GOOD_CHUNKS, InvalidInputError),
+    "going on": (GOOD_CHUNKS + b"GET /", InvalidInputError),
     "negative": (b"-1;chunk-signature=0\r\n" + GOOD_CHUNKS, InvalidInputError),
 }
 

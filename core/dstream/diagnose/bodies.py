@@ -25,6 +25,10 @@ SIGNED_CHUNKS = ("STREAMING-AWS4-HMAC-SHA256-PAYLOAD", "STREAMING-AWS4-HMAC-SHA2
 """Values of ``x-amz-content-sha256`` whose body is signed chunk by chunk."""
 
 
+class SenderGoneError(ConnectionError):
+    """Who sends a body went away in the middle of it."""
+
+
 class Body:
     """A request's body as it was framed by its sender.
 
@@ -38,41 +42,53 @@ class Body:
         self.length = length
         self._chunked = length is None
         self._left = length or 0
-        self._ended = length == 0
+        self.is_ended = length == 0
+        """All of it was read: what comes next on the connection is another request."""
         self.received_bytes = 0
 
     def read(self, size: int) -> bytes:
         """At most ``size`` bytes; empty at the end.
 
         Raises:
-            ConnectionError: the sender went away in the middle.
+            SenderGoneError: as it says.
             InvalidInputError: the HTTP chunks are malformed.
         """
-        if self._chunked and not self._left and not self._ended:
+        if self._chunked and not self._left and not self.is_ended:
             self._next_chunk()
-        if self._ended:
+        if self.is_ended:
             return b""
-        data = self._stream.read(min(size, self._left))
+        try:
+            data = self._stream.read(min(size, self._left))
+        except OSError as error:
+            raise SenderGoneError from error
         if not data:
-            raise ConnectionError("the client went away in the middle of its upload")
+            raise SenderGoneError
         self._left -= len(data)
         self.received_bytes += len(data)
         if not self._left:
             if self._chunked:
                 self._line()
             else:
-                self._ended = True
+                self.is_ended = True
         return data
 
     def _next_chunk(self) -> None:
         self._left = hex_size(self._line().partition(b";")[0])
         if not self._left:
-            self._ended = True
+            self.is_ended = True
             while self._line():
                 pass
 
     def _line(self) -> bytes:
-        return read_line(self._stream)
+        try:
+            line = self._stream.readline(_MAX_LINE_BYTES)
+        except OSError as error:
+            raise SenderGoneError from error
+        if line.endswith(b"\r\n"):
+            return line[:-2]
+        if line.endswith(b"\n") or len(line) == _MAX_LINE_BYTES:
+            raise InvalidInputError("a line of a chunked body is too long, or ends without CR")
+        raise SenderGoneError
 
     def pieces(self) -> Iterator[bytes]:
         """The rest of the body."""
@@ -88,14 +104,6 @@ def hex_size(text: bytes) -> int:
         return int(text, 16)
     except ValueError as error:
         raise InvalidInputError(f"{text!r:.60} is no size of a chunk") from error
-
-
-def read_line(stream: BufferedIOBase) -> bytes:
-    """One line without its end. Raises ``InvalidInputError`` when it is too long or cut off."""
-    line = stream.readline(_MAX_LINE_BYTES)
-    if not line.endswith(b"\r\n"):
-        raise InvalidInputError("a line of a chunked body is too long, or cut off")
-    return line[:-2]
 
 
 class _Lines:
@@ -120,6 +128,11 @@ class _Lines:
         data = bytes(self._kept[:size])
         del self._kept[:size]
         return data
+
+    def end(self) -> None:
+        """Nothing is left. Raises ``InvalidInputError`` where there is."""
+        if self._kept or self._body.read(1):
+            raise InvalidInputError("a signed body goes on behind its end")
 
     def _more(self) -> None:
         data = self._body.read(PIECE_BYTES)
@@ -162,6 +175,7 @@ def resigned(
             lines.line()
             yield b"\r\n"
     yield from _trailer(lines, theirs, their_key, ours, our_key)
+    lines.end()
 
 
 def _trailer(

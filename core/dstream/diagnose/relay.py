@@ -18,7 +18,7 @@ from xml.sax.saxutils import escape
 
 from dstream.clock import Clock
 from dstream.diagnose.answers import Answer
-from dstream.diagnose.bodies import SIGNED_CHUNKS, Body, resigned
+from dstream.diagnose.bodies import PIECE_BYTES, SIGNED_CHUNKS, Body, SenderGoneError, resigned
 from dstream.diagnose.request_head import plain_request
 from dstream.diagnose.s3_request import Kind, S3Request, classify, content_range
 from dstream.diagnose.shaping import Fault, FaultKind, Pacer, Shape, drawn_fault
@@ -26,6 +26,7 @@ from dstream.diagnose.sigv4 import Key, Message, Signature, SignatureRefusedErro
 from dstream.diagnose.traffic import Exchange, Traffic
 from dstream.diagnose.upstream import Line, Upstream
 from dstream.errors import InvalidInputError
+from dstream.store.http_head import is_plain_length
 from dstream.units import KIB
 
 if TYPE_CHECKING:
@@ -83,6 +84,9 @@ class _Passing:
 
 _PART_BYTES = 16 * KIB
 
+_LINGER_S, _LINGER_QUIET_S = 10.0, 2.0
+"""So long a client that has its last answer is heard out, and so long after it fell silent."""
+
 
 def _in_parts(pieces: Iterable[memoryview]) -> Iterator[memoryview]:
     """So small that one of them is the middle of an answer."""
@@ -115,7 +119,27 @@ class Relay(BaseHTTPRequestHandler):
     def finish(self) -> None:
         """Close the connection upstream along with the client's."""
         self._line.drop()
+        if not self._is_cut:
+            self._hear_out()
         super().finish()
+
+    _is_cut = False
+
+    def _hear_out(self) -> None:
+        """Say that nothing more comes, and throw away what the client still sends.
+
+        Closing with bytes unread resets a connection, and the client may lose its answer: RFC
+        9112, section 9.6.
+        """
+        clock = self._settings.clock
+        until_s = clock.monotonic_s() + _LINGER_S
+        try:
+            self.connection.shutdown(socket.SHUT_WR)
+            self.connection.settimeout(_LINGER_QUIET_S)
+            while self.connection.recv(PIECE_BYTES) and clock.monotonic_s() < until_s:
+                pass
+        except OSError:
+            pass  # it is gone, or says nothing
 
     def log_message(self, *_: object) -> None:
         """Say nothing: the report tells."""
@@ -134,11 +158,21 @@ class Relay(BaseHTTPRequestHandler):
         """Serve one request that http.server has read the head of."""
         path, _, query = self.path.partition("?")
         message = Message(self.command, path, query, self.headers.items())
-        if "chunked" in (message.header("transfer-encoding") or "").lower():
-            self._serve(message, Body(self.rfile, None))
+        body = self._framed_body()
+        if body is None:
+            self._say_error(400, "InvalidRequest", "where the request's body ends is not clear")
             return
-        length = message.header("content-length") or "0"
-        self._serve(message, Body(self.rfile, int(length) if length.isdecimal() else 0))
+        self._serve(message, body)
+
+    def _framed_body(self) -> Body | None:
+        """By RFC 9112, section 6; None where its end would be a guess."""
+        codings = self.headers.get_all("transfer-encoding", [])
+        lengths = {*self.headers.get_all("content-length", [])}
+        if codings:
+            is_clear = not lengths and [coding.strip().lower() for coding in codings] == ["chunked"]
+            return Body(self.rfile, None) if is_clear else None
+        length = lengths.pop() if lengths else "0"
+        return Body(self.rfile, int(length)) if is_plain_length(length) and not lengths else None
 
     do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = do_OPTIONS = do_any
 
@@ -176,19 +210,23 @@ class Relay(BaseHTTPRequestHandler):
         self, message: Message, signature: Signature, body: Body, passing: _Passing
     ) -> None:
         settings = self._settings
-        if passing.fault is not None and passing.fault.kind is FaultKind.SLOW_DOWN:
-            for _ in body.pieces():
-                pass
-            passing.outcome = "fault-503"
-            self._error(passing, 503, "SlowDown", "injected by the measuring proxy")
-            return
-        self._delay()
         try:
+            if passing.fault is not None and passing.fault.kind is FaultKind.SLOW_DOWN:
+                for _ in body.pieces():
+                    pass
+                passing.outcome = "fault-503"
+                self._error(passing, 503, "SlowDown", "injected by the measuring proxy")
+                return
+            self._delay()
             passed, made = settings.upstream.prepared(message, settings.clock, signature)
             pieces = body.pieces()
             if made is not None and message.header("x-amz-content-sha256") in SIGNED_CHUNKS:
                 pieces = resigned(body, (signature, settings.key), made)
             response = self._line.exchange(passed, self._paced(pieces), body.length)
+        except SenderGoneError:
+            passing.outcome = "client-gone"
+            self.close_connection = True
+            self._line.drop()
         except (SignatureRefusedError, InvalidInputError) as error:
             passing.outcome = "bad-upload"
             self._error(passing, 400, "InvalidRequest", str(error))
@@ -196,7 +234,7 @@ class Relay(BaseHTTPRequestHandler):
             passing.outcome = "upstream"
             self._error(passing, 502, "BadGateway", f"{type(error).__name__} from the real server")
         else:
-            self._answer(response, passing)
+            self._answer(response, body, passing)
 
     def _paced(self, pieces: Iterable[bytes]) -> Iterator[bytes]:
         for piece in pieces:
@@ -205,7 +243,7 @@ class Relay(BaseHTTPRequestHandler):
 
     # The answer
 
-    def _answer(self, answer: Answer, passing: _Passing) -> None:
+    def _answer(self, answer: Answer, body: Body, passing: _Passing) -> None:
         passing.first_byte_s = self._settings.clock.monotonic_s()
         passing.status = answer.status
         if passing.request.kind is Kind.GET and answer.status in (200, 206):
@@ -213,14 +251,17 @@ class Relay(BaseHTTPRequestHandler):
                 answer.content_range, answer.length
             )
         self._head = answer.head
+        if not body.is_ended:  # the rest of it would be read as a request
+            self._head = answer.head.removesuffix(b"\r\n") + b"Connection: close\r\n\r\n"
+            self.close_connection = True
         try:
             self._pump(answer, passing)
         except _CutError:
-            self.close_connection = True
+            self.close_connection = self._is_cut = True
         except (OSError, http.client.HTTPException):
             passing.outcome = "client-gone" if self._fault_is_clients else "upstream"
             self.close_connection = True
-        if passing.outcome != "ok" or not answer.is_kept:
+        if passing.outcome != "ok" or not answer.is_kept or not body.is_ended:
             self._line.drop()
 
     def _pump(self, answer: Answer, passing: _Passing) -> None:
