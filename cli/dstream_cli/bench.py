@@ -14,6 +14,7 @@ from dstream_cli.bench_outputs import Outputs
 from dstream_cli.bench_tables import bench_parts
 from dstream_cli.clip_source import Sampling, open_clips, parse_crop, parse_size
 from dstream_cli.options import (
+    EXIT_INTERRUPTED,
     Cache,
     CacheBytes,
     Common,
@@ -48,7 +49,7 @@ EPILOG = epilog(
     "dstream bench s3://raw/videos --frames 16 --stride 2 --clips 100",
     "dstream bench --loader train:make_loader --loader-arg workers=4 --step-ms 50",
     "dstream bench --compare before.json after.json",
-    codes=(0, 1, 2, 3, 10, 12),
+    codes=(0, 1, 2, 3, 10, 12, 130),
 )
 _DEFAULT_SECONDS = 20.0
 _DEFAULT_BATCH = 8
@@ -211,7 +212,8 @@ def run(
 
     The verdict names the bottleneck, what shows it, the setting to change and the gain to expect.
     Clips repeat when the data is smaller than what is asked for. --loader measures a loader of
-    any make instead: batches from any Python function, with --clips for samples.
+    any make instead: batches from any Python function, with --clips for samples. Ctrl-C ends the
+    run and prints what was measured until then; a second one ends the command at once.
     """
     call = common(context, repo=repo, quiet=quiet, s3_arg=s3_arg)
     if sum((bool(target), bool(loader), compare is not None)) != 1:
@@ -281,6 +283,8 @@ def run(
     outputs.write(call.out, document, recording)
     if error is not None:
         raise error
+    if "interrupted" in document.settings:
+        return EXIT_INTERRUPTED
     return 3 if document.skipped else 0
 
 
@@ -326,12 +330,14 @@ def _measure(
     """Run the bench with a line of progress."""
     from dstream.clock import SystemClock
     from dstream.diagnose.bench.bench import bench
+    from dstream.diagnose.bench.interruption import Interruption
     from dstream.diagnose.bench.run import Wish
     from dstream.diagnose.prices import Prices
 
     # One process measures itself, whatever launched it.
     options = {**loading, "rank": 0, "world_size": 1, "epochs": None, "max_failures": _ANY_NUMBER}
     wish, clock = Wish(clips, seconds, step_s, repeat, max_spans), SystemClock()
+    interruption = Interruption()
     with ProgressLine(call.out, clock, "bench") as line:
 
         def told(taken: int) -> None:
@@ -339,6 +345,16 @@ def _measure(
                 done=taken, total=clips or None, done_bytes=0, total_bytes=None, what="clips"
             )
 
-        return bench(
-            opened, target, batch_size, options, wish, settings, Prices(*prices), clock, told
-        )
+        with interruption.on_signal():
+            return bench(
+                opened,
+                target,
+                batch_size,
+                options,
+                wish,
+                settings,
+                Prices(*prices),
+                clock,
+                told,
+                interruption,
+            )

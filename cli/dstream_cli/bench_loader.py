@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
 from typing import TYPE_CHECKING, Any
 
-from dstream_cli.options import Common, named_values
+from dstream_cli.options import EXIT_INTERRUPTED, Common, named_values
 from dstream_cli.progress import ProgressLine
 from dstream_cli.render import Facts, Output, Part
 
@@ -25,7 +25,8 @@ def bench_loader(
     ``limited`` are the fields of :class:`~dstream.diagnose.bench.any_loader.Limits`.
     """
     from dstream.clock import SystemClock
-    from dstream.diagnose.bench.any_loader import Limits, find_factory, measure
+    from dstream.diagnose.bench.any_loader import Limits, find_factory, measure_runs
+    from dstream.diagnose.bench.interruption import Interruption
     from dstream.diagnose.bench.loader_document import summed_up
     from dstream.diagnose.bench.processes import usable_cores
     from dstream.diagnose.bench.versions import versions
@@ -37,7 +38,11 @@ def bench_loader(
         def told(batches: int) -> None:
             line.update(done=batches, total=None, done_bytes=0, total_bytes=None, what="batches")
 
-        runs = [measure(name, factory, given, limits, clock, told) for _ in range(repeat)]
+        interruption = Interruption()
+        with interruption.on_signal():
+            runs, interrupted = measure_runs(
+                repeat, name, factory, given, limits, clock, told, interruption
+            )
     document = summed_up(
         name,
         runs,
@@ -52,9 +57,10 @@ def bench_loader(
         versions=versions(),
         step_s=limits.step_s,
         cores=usable_cores(),
+        interrupted=interrupted,
     )
     call.out.result(document.as_json(), report_parts(document))
-    return 0
+    return EXIT_INTERRUPTED if interrupted else 0
 
 
 @contextmanager

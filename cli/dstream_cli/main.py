@@ -36,12 +36,11 @@ from dstream_cli import (
     unpin,
     verify,
 )
-from dstream_cli.options import EXIT_CODES, epilog
+from dstream_cli.options import EXIT_CODES, EXIT_INTERRUPTED, epilog
 from dstream_cli.render import Output
 from dstream_cli.usage import told
 
 EXIT_FAILED = 1
-EXIT_INTERRUPTED = 130
 EXIT_BROKEN_PIPE = 141
 """What a shell reports of a program that SIGPIPE ended."""
 

@@ -30,6 +30,7 @@ EXIT_CODES = {
     13: "outcome unknown: look before trying again",
     130: "interrupted",
 }
+EXIT_INTERRUPTED = 130
 
 Repo = Annotated[
     str,

@@ -11,6 +11,7 @@ import typer
 
 from dstream.errors import InvalidInputError, NotFoundError, StorageError
 from dstream_cli.options import (
+    EXIT_INTERRUPTED,
     Debug,
     EgressPrice,
     GetPrice,
@@ -36,7 +37,6 @@ EPILOG = epilog(
     codes=(0, 1, 2, 10, 130),
 )
 SCHEMA = "dstream.proxy/1"
-_INTERRUPTED = 130
 
 
 def run(
@@ -158,7 +158,7 @@ def _run(command: list[str], environment: dict[str, str], *, to_stderr: bool) ->
         code = child.wait()
     except KeyboardInterrupt:
         child.wait()  # the terminal told it as well; what it did until then is still worth telling
-        return _INTERRUPTED
+        return EXIT_INTERRUPTED
     return code if code >= 0 else 128 - code
 
 

@@ -18,6 +18,7 @@ from cli_runner import Ran, dstream
 from dstream.clock import FakeClock
 from dstream.diagnose.bench.any_loader import Limits, measure
 from dstream.diagnose.bench.batches import bytes_of, samples_of
+from dstream.diagnose.bench.interruption import Interruption
 from dstream.diagnose.bench.loader_document import (
     SCHEMA,
     LoaderCause,
@@ -94,7 +95,7 @@ def found(ran: Ran) -> LoaderDocument:
         ({"busiest_thread_share": 0.84}, 0.1, "waiting", False, "more cores do not"),
         ({"cores_busy": None, "busiest_thread_share": None}, 0.1, "unknown", False, "not told on"),
         ({"batches": 2}, 0.1, "unknown", None, "Only 2 batches came between the warm-up and when "
-         "time was up"),
+         "counting ended"),
         ({"batches": 0, "batches_per_second": 0.0, "exhausted": True}, 0.0, "unknown", None,
          "when the loader ended"),
     ],
@@ -181,7 +182,7 @@ def test_warm_up_waits_and_steps_are_told_apart() -> None:
         return made
 
     limits = dataclasses.replace(LIMITS, step_s=0.75)
-    run = measure("made:up", factory, {}, limits, clock)
+    run = measure("made:up", factory, {}, limits, clock, lambda batches: None, Interruption())
     assert (run.batches, run.samples, run.exhausted) == (10, 40, True)
     assert (run.factory_s, run.first_batch_s) == (1.0, 15.0)
     assert run.wall_s == pytest.approx(10.0)

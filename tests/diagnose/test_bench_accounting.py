@@ -10,6 +10,7 @@ import pytest
 from dstream import clips
 from dstream.clock import FakeClock
 from dstream.diagnose.bench.accounting import thread_times
+from dstream.diagnose.bench.interruption import Interruption
 from dstream.diagnose.bench.run import Wish, run_whole
 from dstream.loader.batch import Batch
 from dstream.loader.work import Fetched, Work
@@ -57,6 +58,7 @@ def test_letting_go_of_a_batch_is_accounted_for(
     monkeypatch.setattr(Batch, "__del__", lambda batch: clock.sleep(1.0), raising=False)
     opened = clips(fill(open_store(new_url()), videos(tmp_path, 2)), frames=4, clock=clock)
     loader = opened.loader(2, epochs=None, workers=1, fetchers=2)
-    run = run_whole(opened, loader, Wish(clips=20, step_s=1.0), clock, lambda taken: None)
+    wish = Wish(clips=20, step_s=1.0)
+    run = run_whole(opened, loader, wish, clock, lambda taken: None, Interruption())
     assert run.threads[2].waits_s["for the release"] > 10
     assert run.threads[2].explained_share > 0.95

@@ -14,6 +14,7 @@ from cli_runner import dstream
 from dstream.clock import SystemClock
 from dstream.diagnose.bench.bench import bench
 from dstream.diagnose.bench.document import BenchDocument, Cause
+from dstream.diagnose.bench.interruption import Interruption
 from dstream.diagnose.bench.page import page
 from dstream.diagnose.bench.run import Wish
 from dstream.diagnose.prices import Prices
@@ -30,6 +31,7 @@ def measured(folder: Path, tell: Any, **options: Any) -> Any:
     return bench(
         lambda: library.clips(folder, frames=4), "folder", 2, loading,
         Wish(clips=10_000, repeat=3), {}, Prices(), SystemClock(), tell,
+        Interruption(),
     )  # fmt: skip
 
 

@@ -10,6 +10,7 @@ import dstream
 from dstream.clock import SystemClock
 from dstream.diagnose.bench.bench import bench
 from dstream.diagnose.bench.document import Stage
+from dstream.diagnose.bench.interruption import Interruption
 from dstream.diagnose.bench.run import Wish
 from dstream.diagnose.prices import Prices
 from dstream.media.decoders import selection
@@ -36,6 +37,7 @@ def test_decode_names_its_decoder(
         Prices(),
         SystemClock(),
         lambda _: None,
+        Interruption(),
     )[0]
     units = {stage.name: stage.own_unit for stage in document.stages}
     assert units[Stage.DECODE] == unit

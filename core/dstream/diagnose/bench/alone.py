@@ -14,6 +14,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from dstream.clock import Clock
+from dstream.diagnose.bench.interruption import INTERRUPTED, Interruption
+from dstream.errors import DstreamError
 from dstream.format.index import VideoTrack
 from dstream.loader.batch import ArrayMaker, make_batch
 from dstream.loader.buffers import BufferPool
@@ -147,11 +149,19 @@ class Alone:
         taken: clips that it delivered.
         limit_s: how long each measurement lasts.
         clock: measures.
+        interruption: ends a measurement, which is not told then.
     """
 
     def __init__(
-        self, clips: Clips, loader: Loader, taken: int, limit_s: float, clock: Clock
+        self,
+        clips: Clips,
+        loader: Loader,
+        taken: int,
+        limit_s: float,
+        clock: Clock,
+        interruption: Interruption,
     ) -> None:
+        self._interruption = interruption
         self._clips, self._loader, self._taken = clips, loader, taken
         self._limit_s, self._clock = limit_s, clock
         self._failed = frozenset(failure.sample_key for failure in loader.failures)
@@ -254,13 +264,20 @@ class Alone:
         So a link that they share is full all the time, however long each waits for its part.
         The first work of each does not count: decoders cost a clip's time to begin, and a plan may
         read a table that all others find in memory.
+
+        Raises:
+            DstreamError: of the work; or the bench was interrupted, and this is no pace.
         """
+
+        def is_over() -> bool:
+            return self._interruption.came
+
         numbers = itertools.count()
         outage = Outage(_PATIENCE_S, self._clips.source.name, meter, self._clock)
         works = [worker() for _ in range(threads)]
 
         def one(work: Work) -> int:
-            with patient(outage, lambda: False):
+            with patient(outage, is_over):
                 return work(next(numbers))
 
         with ThreadPoolExecutor(threads) as pool:
@@ -269,10 +286,12 @@ class Alone:
 
             def many(work: Work) -> int:
                 clips = one(work)
-                while self._clock.monotonic_s() - began_s < self._limit_s:
+                while self._clock.monotonic_s() - began_s < self._limit_s and not is_over():
                     clips += one(work)
                 return clips
 
             clips = sum(pool.map(many, works))
+        if is_over():
+            raise DstreamError(INTERRUPTED)
         seconds = max(self._clock.monotonic_s() - began_s, 1e-9)
         return Pace(clips, clips / seconds, meter.snapshot().minus(before))

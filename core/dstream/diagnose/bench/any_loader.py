@@ -15,6 +15,7 @@ from typing import Any, cast
 
 from dstream.clock import Clock
 from dstream.diagnose.bench.batches import bytes_of, samples_of
+from dstream.diagnose.bench.interruption import InterruptedRunError, Interruption
 from dstream.diagnose.bench.loader_document import LoaderRun
 from dstream.diagnose.bench.processes import Watch
 from dstream.errors import InvalidInputError, NotFoundError
@@ -77,13 +78,43 @@ def _failed(name: str, what: str, error: BaseException) -> InvalidInputError:
     )
 
 
+def measure_runs(
+    repeat: int,
+    name: str,
+    factory: Factory,
+    arguments: Mapping[str, Any],
+    limits: Limits,
+    clock: Clock,
+    told: Callable[[int], None],
+    interruption: Interruption,
+) -> tuple[list[LoaderRun], str]:
+    """So many runs, or those before somebody interrupts, and where that was; else an empty text.
+
+    A run that was cut off counts only where there is no other. Arguments and errors are those of
+    :func:`measure`.
+    """
+    runs: list[LoaderRun] = []
+    for number in range(1, repeat + 1):
+        try:
+            run = measure(name, factory, arguments, limits, clock, told, interruption)
+        except InterruptedRunError:
+            if not runs:
+                raise
+            return runs, f"in run {number} of {repeat}"
+        if interruption.came:
+            return runs or [run], f"in run {number} of {repeat}"
+        runs.append(run)
+    return runs, ""
+
+
 def measure(
     name: str,
     factory: Factory,
     arguments: Mapping[str, Any],
     limits: Limits,
     clock: Clock,
-    told: Callable[[int], None] = lambda batches: None,
+    told: Callable[[int], None],
+    interruption: Interruption,
 ) -> LoaderRun:
     """Make a loader, take its batches as a training loop would, and count.
 
@@ -94,14 +125,17 @@ def measure(
         limits: of the run.
         clock: measures, and waits for the consumer's step.
         told: is called after each batch with how many were taken.
+        interruption: ends counting early.
 
     Raises:
+        KeyboardInterrupt: it was interrupted before anything was counted.
         InvalidInputError: the factory fails, gives nothing that can be iterated or no batch, or
             the loader fails in the middle.
     """
     began_s = clock.monotonic_s()
     try:
-        loader: Any = factory(**arguments)
+        with interruption.breaking():
+            loader: Any = factory(**arguments)
     except (Exception, SystemExit) as error:
         raise _failed(name, "the factory", error) from error
     made_s = clock.monotonic_s()
@@ -113,14 +147,15 @@ def measure(
         if hasattr(loader, "close"):
             stack.callback(_close, name, loader)
         batches = stack.enter_context(closing(_guarded(name, loader, told)))
-        first = next(batches, _END)
-        first_s = clock.monotonic_s()
-        if first is _END:
-            raise InvalidInputError(f"--loader {name} gave no batch")
-        for _ in islice(batches, limits.warmup - 1):
-            clock.sleep(limits.step_s)
+        with interruption.breaking():
+            first = next(batches, _END)
+            first_s = clock.monotonic_s()
+            if first is _END:
+                raise InvalidInputError(f"--loader {name} gave no batch")
+            for _ in islice(batches, limits.warmup - 1):
+                clock.sleep(limits.step_s)
         with Watch() as watch:
-            counted = _counted(batches, limits, clock)
+            counted = _counted(batches, limits, clock, interruption)
     wall_s, wait_s = counted.wall_s or math.inf, counted.wait_s  # of nothing, all rates are 0
     return LoaderRun(
         batches=counted.batches,
@@ -184,6 +219,12 @@ class _Counted:
     """Of the consumer's own thread, in ``wait_s``."""
     exhausted: bool = False
 
+    def waited(self, asked: tuple[float, float], now_s: float) -> None:
+        """For a batch; when it was asked for, by the clock and by the thread's CPU time."""
+        asked_s, asked_cpu_s = asked
+        self.wait_s += now_s - asked_s
+        self.wait_cpu_s += time.thread_time() - asked_cpu_s
+
     def add(self, batch: Any, batch_size: int | None) -> None:
         self.batches += 1
         found = samples_of(batch) if batch_size is None else (batch_size, "--batch-size")
@@ -202,19 +243,31 @@ class _Counted:
         return limits.samples is not None and done >= limits.samples
 
 
-def _counted(batches: Iterator[Any], limits: Limits, clock: Clock) -> _Counted:
-    """Take batches until there were enough."""
+def _counted(
+    batches: Iterator[Any], limits: Limits, clock: Clock, interruption: Interruption
+) -> _Counted:
+    """Take batches until there were enough, or somebody interrupts; then there is at least one."""
     counted = _Counted()
     began_s = clock.monotonic_s()
-    while not counted.enough(limits):
-        asked_s, asked_cpu_s = clock.monotonic_s(), time.thread_time()
-        batch = next(batches, _END)
-        if batch is _END:
-            counted.exhausted = True
-            break
-        counted.wait_s += clock.monotonic_s() - asked_s
-        counted.wait_cpu_s += time.thread_time() - asked_cpu_s
-        counted.add(batch, limits.batch_size)
-        clock.sleep(limits.step_s)
-        counted.wall_s = clock.monotonic_s() - began_s
+    asked: tuple[float, float] | None = None
+    try:
+        with interruption.breaking():
+            while not counted.enough(limits):
+                asked = clock.monotonic_s(), time.thread_time()
+                batch = next(batches, _END)
+                if batch is _END:
+                    counted.exhausted = True
+                    break
+                counted.waited(asked, clock.monotonic_s())
+                asked = None
+                counted.add(batch, limits.batch_size)
+                clock.sleep(limits.step_s)
+                counted.wall_s = clock.monotonic_s() - began_s
+    except InterruptedRunError:
+        if not counted.batches:
+            raise
+        now_s = clock.monotonic_s()
+        counted.wall_s = now_s - began_s
+        if asked is not None:
+            counted.waited(asked, now_s)
     return counted

@@ -19,12 +19,13 @@ from dstream.diagnose.bench.document import (
     Whole,
     of_median_rate,
 )
+from dstream.diagnose.bench.interruption import InterruptedRunError, Interruption
 from dstream.diagnose.bench.processes import usable_cores
 from dstream.diagnose.bench.recording import Recording
 from dstream.diagnose.bench.roofline import Roofline
 from dstream.diagnose.bench.run import WholeRun, Wish, run_whole
 from dstream.diagnose.bench.stages import Found, Setup, measured, stage_rates
-from dstream.diagnose.bench.verdict import failed, judge
+from dstream.diagnose.bench.verdict import failed, interrupted, judge
 from dstream.diagnose.bench.versions import versions
 from dstream.diagnose.prices import Prices
 from dstream.diagnose.s3_request import Kind
@@ -44,6 +45,7 @@ def bench(
     prices: Prices,
     clock: Clock,
     tell: Callable[[int], None],
+    interruption: Interruption,
 ) -> tuple[BenchDocument, Recording, DstreamError | None]:
     """Measure a loader.
 
@@ -60,28 +62,24 @@ def bench(
         prices: of its requests and bytes.
         clock: measures, and takes the consumer's steps.
         tell: hears how many clips there were, after each batch.
+        interruption: ends it early, with what was measured until then: whole runs, if there are.
 
     Raises:
         As opening; and as iterating over the loader, before anything was delivered or skipped.
+        KeyboardInterrupt: it was interrupted before that.
     """
     importlib.import_module("dstream.api")  # which is no part of opening
     began_s = clock.monotonic_s()
-    clips = open_clips()
+    with interruption.breaking():
+        clips = open_clips()
     opening_s = clock.monotonic_s() - began_s
     opening_requests = clips.meter.snapshot().total().count
-    runs: list[tuple[WholeRun, Loader, Recording]] = []
-    for _ in range(wish.repeat):
-        recording = Recording(clips.meter, clock, wish.max_spans)
-        loader = clips.loader(batch_size, spans=recording.spans, **options)
-        with recording.watching(loader):
-            runs.append((run_whole(clips, loader, wish, clock, tell), loader, recording))
-        if runs[-1][0].error is not None:
-            break
-    error = runs[-1][0].error
+    runs = _runs(clips, batch_size, options, wish, clock, tell, interruption)
+    error, begun = runs[-1][0].error, len(runs)
+    cut_off = f"in run {begun} of {wish.repeat}" if runs[-1][0].is_interrupted else ""
+    runs = [run for run in runs if not run[0].is_interrupted] or runs
     typical = of_median_rate(runs, lambda run: run[0].clips_per_second)
     whole, loader, recording = typical if error is None else runs[-1]
-    if error is not None and not any(run.report.clips or run.report.skips for run, _, _ in runs):
-        raise error
     setup = Setup(
         slots=len(clips),
         batch_size=batch_size,
@@ -92,19 +90,25 @@ def bench(
         opening_requests=opening_requests,
     )
     found = Found(setup, whole)
+    alone_s = slowest = None
     if error is None:
-        roofline = Roofline(clips, loader, found, clock)
+        roofline = Roofline(clips, loader, found, clock, interruption)
         roofline.measure()
         run = roofline.what_if(measured(found))
-        slowest = run.slowest[1] if run.limits else None
         verdict, alone_s = judge(run), roofline.seconds
+        slowest = run.slowest[1] if run.limits else None
     else:
         found.why_not.update(dict.fromkeys(Stage, "the run failed"))
-        verdict, alone_s, slowest = failed(whole.report.clips, error), None, None
+        verdict = failed(whole.report.clips, error)
+    told = dict[str, Any]()
+    if interruption.came and error is None:
+        between = f"after run {begun} of {wish.repeat}" if begun < wish.repeat else ""
+        where = cut_off or between or "while the stages were measured alone"
+        verdict, slowest, told = interrupted(where), None, {"interrupted": where}
     engines = {} if found.engines is None else {"nvdec_alone": found.engines.told}
     document = BenchDocument(
         target=target,
-        settings={**settings, "alone_s": alone_s, **engines},
+        settings={**settings, "alone_s": alone_s, **engines, **told},
         versions=versions(),
         stages=stage_rates(found),
         whole=_whole(whole, slowest),
@@ -118,6 +122,33 @@ def bench(
         dropped_spans=recording.spans.dropped if wish.max_spans else 0,
     )
     return document, recording, error
+
+
+def _runs(
+    clips: Clips,
+    batch_size: int,
+    options: Mapping[str, Any],
+    wish: Wish,
+    clock: Clock,
+    tell: Callable[[int], None],
+    interruption: Interruption,
+) -> list[tuple[WholeRun, Loader, Recording]]:
+    """One after the other, until one fails or somebody interrupts. Raises as :func:`bench`."""
+    runs: list[tuple[WholeRun, Loader, Recording]] = []
+    while len(runs) < wish.repeat:
+        recording = Recording(clips.meter, clock, wish.max_spans)
+        loader = clips.loader(batch_size, spans=recording.spans, **options)
+        with recording.watching(loader):
+            run = run_whole(clips, loader, wish, clock, tell, interruption)
+        runs.append((run, loader, recording))
+        if run.error is not None or interruption.came:
+            break
+    if not any(run.report.clips or run.report.skips for run, _, _ in runs):
+        if run.error is not None:
+            raise run.error
+        if interruption.came:
+            raise InterruptedRunError
+    return runs
 
 
 def _whole(whole: WholeRun, slowest: float | None) -> Whole:

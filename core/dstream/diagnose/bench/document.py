@@ -65,6 +65,8 @@ class Cause(StrEnum):
     """Not enough was measured."""
     FAILED = "failed"
     """None: an error ended the run, and what was counted until then is told."""
+    INTERRUPTED = "interrupted"
+    """None: somebody ended the bench, and what was measured until then is told."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,7 @@ A field is added, removed or changed in meaning only with a new :data:`SCHEMA`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
@@ -139,17 +139,23 @@ def summed_up(
     versions: Mapping[str, Any],
     step_s: float,
     cores: float,
+    interrupted: str = "",
 ) -> LoaderDocument:
-    """The document of some runs, at least one."""
+    """The document of some runs, at least one; ``interrupted`` says where somebody ended them."""
     sampled = [run.samples_per_second for run in runs if run.samples_per_second is not None]
     known = len(sampled) == len(runs)
+    verdict = judge(typical(runs), step_s, cores)
+    if interrupted:
+        settings = {**settings, "interrupted": interrupted}
+        told = f"Interrupted {interrupted}, so this is of what was counted until then. "
+        verdict = replace(verdict, sentence=told + verdict.sentence)
     return LoaderDocument(
         target=target,
         settings=settings,
         versions=versions,
         cores=cores,
         runs=tuple(runs),
-        verdict=judge(typical(runs), step_s, cores),
+        verdict=verdict,
         unit="samples/s" if known else "batches/s",
         repeats=tuple(sampled if known else [run.batches_per_second for run in runs]),
     )
@@ -165,7 +171,7 @@ def judge(run: LoaderRun, step_s: float, cores: float) -> LoaderVerdict:
     """
     if run.batches < _FEWEST_BATCHES:
         came = "1 batch" if run.batches == 1 else f"{run.batches} batches"
-        ended = "the loader ended" if run.exhausted else "time was up"
+        ended = "the loader ended" if run.exhausted else "counting ended"
         return LoaderVerdict(
             cause=LoaderCause.UNKNOWN,
             keeps_up=None,

@@ -12,6 +12,7 @@ from dstream.clock import Clock
 from dstream.diagnose.bench.alone import Alone, Pace, Units, undisturbed
 from dstream.diagnose.bench.document import Stage
 from dstream.diagnose.bench.engines import engines_of, published_frames_per_second
+from dstream.diagnose.bench.interruption import INTERRUPTED, Interruption
 from dstream.diagnose.bench.limits import Measured, Pool, WhatIf
 from dstream.diagnose.bench.stages import Found
 from dstream.errors import DstreamError
@@ -55,13 +56,22 @@ class Roofline:
         loader: closed.
         found: its run; what is measured is put there.
         clock: measures.
+        interruption: what was not measured before it is not.
     """
 
-    def __init__(self, clips: Clips, loader: Loader, found: Found, clock: Clock) -> None:
+    def __init__(
+        self,
+        clips: Clips,
+        loader: Loader,
+        found: Found,
+        clock: Clock,
+        interruption: Interruption,
+    ) -> None:
         self.seconds = seconds_alone(found.whole.wall_s)
         """Of each measurement."""
         self._found, self._has_cache = found, clips.cache is not None
-        self._alone = Alone(clips, loader, found.whole.report.clips, self.seconds, clock)
+        taken, self._interruption = found.whole.report.clips, interruption
+        self._alone = Alone(clips, loader, taken, self.seconds, clock, interruption)
         self._units = self._alone.units()
 
     def measure(self) -> None:
@@ -81,12 +91,17 @@ class Roofline:
             found.why_not[Stage.COPY] = no_gpu
         else:
             self._try(Stage.COPY, lambda: alone.copy(clip_bytes, settings.device or "cuda"))
+        for stage in (Stage.DECODE, Stage.COLLATE):  # of what was fetched
+            found.why_not.setdefault(stage, found.why_not.get(Stage.FETCH, ""))
         found.why_not.setdefault(Stage.CACHE, "no --cache was given")
         found.why_not.setdefault(Stage.CONSUMER, "no --step-ms was given")
         found.why_not.setdefault(Stage.CONVERT, found.why_not.get(Stage.DECODE, ""))
 
     def _try(self, stage: Stage, pace: Callable[[], Pace]) -> None:
         """What a failing clip or a missing part keeps from being measured is said, not lost."""
+        if self._interruption.came:
+            self._found.why_not[stage] = INTERRUPTED
+            return
         try:
             self._found.paces[stage] = pace()
         except DstreamError as error:
@@ -127,7 +142,7 @@ class Roofline:
 
         A setting that fails is not there, and so not advised.
         """
-        pool = run.slowest[0] if run.limits else None
+        pool = run.slowest[0] if run.limits and not self._interruption.came else None
         with suppress(DstreamError):
             if pool is Pool.FETCHING:
                 run = replace(run, more_fetchers=self._more_fetchers(run))

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from dstream.clock import Clock
 from dstream.diagnose.bench.accounting import ThreadTime, thread_times
+from dstream.diagnose.bench.interruption import InterruptedRunError, Interruption
 from dstream.errors import DstreamError
 from dstream.loader.clips import Clips
 from dstream.loader.loader import Loader
@@ -48,6 +49,8 @@ class WholeRun:
     """Of this process in it."""
     error: DstreamError | None = None
     """What ended it early."""
+    is_interrupted: bool = False
+    """Somebody ended it early."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,10 +89,15 @@ def steady_pace(first: Moment, last: Moment) -> tuple[float, float]:
 
 
 def run_whole(
-    clips: Clips, loader: Loader, wish: Wish, clock: Clock, tell: Callable[[int], None]
+    clips: Clips,
+    loader: Loader,
+    wish: Wish,
+    clock: Clock,
+    tell: Callable[[int], None],
+    interruption: Interruption,
 ) -> WholeRun:
-    """Take batches until there were enough clips or the time is up, or the loader fails; it is
-    closed then.
+    """Take batches until there were enough clips or the time is up, the loader fails, or somebody
+    interrupts; it is closed then.
 
     Args:
         clips: what the loader delivers.
@@ -97,38 +105,45 @@ def run_whole(
         wish: when to stop.
         clock: measures, and takes the consumer's steps.
         tell: hears how many clips there were, after each batch.
+        interruption: ends it early.
     """
     before, cpu_s = clips.meter.snapshot(), time.process_time()
     began_s = ended_s = clock.monotonic_s()
     first = last = Moment(0.0, 0, 0, 0.0)
     own = Meter()
     error: DstreamError | None = None
+    is_interrupted = False
     laps = Laps(own, clock)
     with loader:
         try:
-            for batch in loader:
-                laps.end("loader")
-                sums = clips.meter.snapshot().minus(before).sums
-                last = Moment(
-                    clock.monotonic_s() - began_s,
-                    last.delivered + len(batch),
-                    int(sums.get("clips.decoded", 0)),
-                    sums.get("seconds.wait", 0.0),
-                )
-                first = first if first.delivered else last
-                tell(last.delivered)
-                laps.end("notes")
-                if wish.step_s:
-                    clock.sleep(wish.step_s)
-                laps.end("step")
-                # As the next turn of a loop would. torch frees a tensor without the interpreter's
-                # lock (THPVariable_clear in python_variable.cpp), and has to get it back.
-                del batch
-                ended_s = laps.end("release")
-                if wish.clips and last.delivered >= wish.clips:
-                    break
-                if wish.seconds and ended_s - began_s >= wish.seconds:
-                    break
+            with interruption.breaking():
+                for batch in loader:
+                    laps.end("loader")
+                    sums = clips.meter.snapshot().minus(before).sums
+                    last = Moment(
+                        clock.monotonic_s() - began_s,
+                        last.delivered + len(batch),
+                        int(sums.get("clips.decoded", 0)),
+                        sums.get("seconds.wait", 0.0),
+                    )
+                    first = first if first.delivered else last
+                    tell(last.delivered)
+                    laps.end("notes")
+                    if wish.step_s:
+                        clock.sleep(wish.step_s)
+                    laps.end("step")
+                    # As the next turn of a loop would. torch frees a tensor without the
+                    # interpreter's lock (THPVariable_clear in python_variable.cpp), and has to get
+                    # that back.
+                    del batch
+                    ended_s = laps.end("release")
+                    if wish.clips and last.delivered >= wish.clips:
+                        break
+                    if wish.seconds and ended_s - began_s >= wish.seconds:
+                        break
+        except InterruptedRunError:
+            # Up to the last batch: an unfinished wait or step is in no count.
+            is_interrupted, ended_s = True, max(ended_s, began_s + last.at_s)
         except DstreamError as failed:
             error, ended_s = failed, clock.monotonic_s()
         cpu_s = time.process_time() - cpu_s
@@ -144,4 +159,5 @@ def run_whole(
         wall_s=ended_s - began_s,
         cpu_s=cpu_s,
         error=error,
+        is_interrupted=is_interrupted,
     )

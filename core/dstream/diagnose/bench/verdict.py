@@ -57,6 +57,19 @@ def failed(clips: int, error: Exception) -> Verdict:
     )
 
 
+def interrupted(where: str) -> Verdict:
+    """In a verdict's place, of a bench that somebody ended there."""
+    return Verdict(
+        cause=Cause.INTERRUPTED,
+        sentence=f"Interrupted {where}: there is no verdict, and what was measured until then "
+        "is told.",
+        evidence="",
+        setting=None,
+        new_value=None,
+        expected_gain=1.0,
+    )
+
+
 def _fetching(run: Measured, limit: float) -> Verdict:
     alone = f"{run.fetchers} at once give {_rate(limit)} alone"
     if run.throttle_share > _THROTTLED:
