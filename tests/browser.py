@@ -6,10 +6,12 @@ import json
 import os
 import queue
 import shutil
+import signal
 import subprocess
 import tempfile
 import threading
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -114,10 +116,11 @@ def visit(
             # It leaves its locks behind when it is ended.
             tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as own,
             subprocess.Popen(
-                [browser, *_OPTIONS, url],
+                [browser, *_OPTIONS, f"--user-data-dir={own}/profile", url],
                 stderr=subprocess.PIPE,
                 text=True,
                 env={**os.environ, "TMPDIR": own},
+                start_new_session=True,
             ) as process,
         ):
             assert process.stderr is not None
@@ -128,6 +131,8 @@ def visit(
             finally:
                 process.terminate()
                 reader.join(30)
+                with suppress(ProcessLookupError):  # a page that hangs outlives its browser
+                    os.killpg(process.pid, signal.SIGKILL)
     finally:
         server.shutdown()
         server.server_close()

@@ -6,8 +6,11 @@ which frame it was given even after lossy coding: see :func:`read_frame_number`.
 
 from __future__ import annotations
 
+import os
 import struct
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -123,12 +126,15 @@ def make_video(
     """
     muxer, muxer_options = CONTAINERS[container]
     path.parent.mkdir(parents=True, exist_ok=True)
-    with av.open(
-        str(path),
-        "w",
-        format=muxer,
-        container_options={"fflags": "+bitexact", **muxer_options, **(container_options or {})},
-    ) as output:
+    with (
+        _scheduling_kept(),
+        av.open(
+            str(path),
+            "w",
+            format=muxer,
+            container_options={"fflags": "+bitexact", **muxer_options, **(container_options or {})},
+        ) as output,
+    ):
         video: Any = output.add_stream(codec, rate=rate)
         video.width, video.height = size
         video.pix_fmt = pix_fmt
@@ -156,6 +162,22 @@ def frame_times(frames: int, rate: int, vfr: bool, seed: int = 0) -> list[int]:
     nominal = 90_000 // rate
     steps = generator.integers(nominal // 3, nominal * 2, size=frames)
     return [int(t) for t in np.concatenate([[0], np.cumsum(steps)[:-1]])]
+
+
+@contextmanager
+def _scheduling_kept() -> Iterator[None]:
+    """SVT-AV1, as root, leaves the thread that opens it at SCHED_FIFO 99.
+
+    Each process started afterwards would inherit that, and starve the servers of the tests.
+    """
+    if sys.platform != "linux":
+        yield
+        return
+    policy, parameter = os.sched_getscheduler(0), os.sched_getparam(0)
+    try:
+        yield
+    finally:
+        os.sched_setscheduler(0, policy, parameter)
 
 
 def _encoder_options(codec: str, gop: int, b_frames: int) -> dict[str, str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -207,3 +209,10 @@ def test_edit_lists_hide_frames_that_are_still_decoded(folder: Path, tmp_path: P
         assert clip.frame_index is not None
         expected = [whole.hashes[i] for i in clip.frame_index.tolist()]
         assert [array_hash(frame) for frame in clip.video] == expected
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs Linux")
+def test_an_encoder_makes_no_thread_of_the_tests_real_time(tmp_path: Path) -> None:
+    before = os.sched_getscheduler(0)
+    make_video(tmp_path / "v.mp4", codec="libsvtav1", frames=2)
+    assert os.sched_getscheduler(0) == before == os.SCHED_OTHER
