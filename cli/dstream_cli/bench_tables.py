@@ -55,11 +55,16 @@ def _short(value: float) -> str:
 
 
 def _whole_facts(document: BenchDocument) -> list[tuple[str, object]]:
+    from dstream.diagnose.bench.numerals import BEYOND_LIMIT, share_of_limit
     from dstream.diagnose.prices import Prices
     from dstream.units import format_bytes, format_duration
 
     whole, cost = document.whole, document.cost
-    of_slowest = "" if whole.efficiency is None else f", {whole.efficiency:.0%} of the slowest part"
+    of_slowest = ""
+    if whole.efficiency is not None:
+        of_slowest = f", {share_of_limit(whole.efficiency)} of the slowest part"
+        if whole.efficiency >= BEYOND_LIMIT:
+            of_slowest += f", measured at least {1 - 1 / whole.efficiency:.0%} too low"
     alone_s = document.settings.get("alone_s")
     facts: list[tuple[str, object]] = [
         ("whole", f"{_short(whole.clips_per_second)} clips/s{of_slowest}"),

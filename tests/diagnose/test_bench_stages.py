@@ -62,7 +62,7 @@ def found(paces: dict[Stage, Pace], counts: Snapshot | None = None, **setup: Any
         wall_s=10.0,
         cpu_s=9.0,
     )
-    return Found(Setup(**{**given, **setup}), whole, paces)
+    return Found(Setup(**{**given, **setup}), whole, 4, paces)
 
 
 PACES = {
@@ -104,6 +104,13 @@ def test_the_decoder_is_named(engines: Engines | None, unit: str) -> None:
     run = replace(found(PACES), engines=engines)
     assert next(r.own_unit for r in stage_rates(run) if r.name is Stage.DECODE) == unit
     assert measured(run).limits.get(Pool.ENGINES) == (engines and 25.0)
+
+
+def test_a_part_of_a_cpu_counts_as_one() -> None:
+    run = measured(found(PACES, cpus=1.5))
+    assert run.limits[Pool.CPU] == 1.5 * 90 / 9.0
+    assert run.cpus == 1
+    assert measured(found(PACES, cpus=0.5)).cpus == 1
 
 
 def test_the_limits_of_a_run() -> None:

@@ -69,12 +69,11 @@ class FetchedUnit:
 def undisturbed(measure: Callable[[], Pace], whole: float) -> Pace:
     """A pace, measured once more where it is below that of the whole.
 
-    A part that computes is no slower alone than together with all others: then something else on
-    the machine was in its way.
+    A part is no slower alone than together with all others: then something else was in its way.
 
     Args:
         measure: a part alone.
-        whole: clips/s of the run.
+        whole: clips/s that the part did in the run.
     """
     pace = measure()
     if pace.clips_per_second >= whole:

@@ -85,11 +85,11 @@ def bench(
         batch_size=batch_size,
         settings=loader.settings,
         step_s=wish.step_s,
-        cpus=max(1, int(usable_cores())),
+        cpus=usable_cores(),
         opening_s=opening_s,
         opening_requests=opening_requests,
     )
-    found = Found(setup, whole)
+    found = Found(setup, whole, recording.fetchers())
     alone_s = slowest = None
     if error is None:
         roofline = Roofline(clips, loader, found, clock, interruption)

@@ -101,7 +101,7 @@ class Whole:
     """After the first batch."""
     efficiency: float | None
     """``clips_per_second`` over the slowest limit; stages that share threads have one together.
-    None where no stage was measured."""
+    Above 1 that limit was measured too low. None where no stage was measured."""
     stall_share: float
     """The share of the time after the first batch that the consumer waited for the loader."""
     first_batch_s: float

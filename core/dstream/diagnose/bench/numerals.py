@@ -7,6 +7,9 @@ from math import floor, log10
 
 from dstream.diagnose.bench.document import Histogram
 
+BEYOND_LIMIT = 1.005
+"""An efficiency from which on percents show that a limit was measured too low."""
+
 
 def figures(value: float) -> str:
     """Three figures.
@@ -17,6 +20,15 @@ def figures(value: float) -> str:
     if not value:
         return "0"
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+
+
+def share_of_limit(efficiency: float) -> str:
+    """Of what was measured of the slowest part; nothing gives more than that really can.
+
+    >>> share_of_limit(0.934), share_of_limit(1.004), share_of_limit(1.2)
+    ('93%', '100%', 'over 100%')
+    """
+    return "over 100%" if efficiency >= BEYOND_LIMIT else f"{efficiency:.0%}"
 
 
 def seconds(value_s: float) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 from dstream.diagnose.bench.charts import latency, ratio_bars, roofline, strip
 from dstream.diagnose.bench.document import BenchDocument, TimelinePoint
 from dstream.diagnose.bench.markup import Markup, el, raw
-from dstream.diagnose.bench.numerals import dollars, figures, seconds
+from dstream.diagnose.bench.numerals import dollars, figures, seconds, share_of_limit
 from dstream.diagnose.bench.recording import merged
 from dstream.units import format_bytes
 
@@ -85,7 +85,7 @@ def _tiles(document: BenchDocument) -> Markup:
     whole = document.whole
     tiles: list[tuple[str, object]] = [
         ("Clips a second", figures(whole.clips_per_second)),
-        ("Efficiency", "–" if whole.efficiency is None else f"{whole.efficiency:.0%}"),
+        ("Efficiency", "–" if whole.efficiency is None else share_of_limit(whole.efficiency)),
         ("Consumer waited", f"{whole.stall_share:.0%}"),
         ("First batch", seconds(whole.first_batch_s)),
         ("Clips", f"{whole.clips:,}"),

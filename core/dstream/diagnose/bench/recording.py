@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -87,6 +88,25 @@ def points(readings: Sequence[Reading], prefetch: int) -> tuple[TimelinePoint, .
     return tuple(found)
 
 
+def mean_fetchers(readings: Sequence[Reading]) -> int:
+    """Clips that might be fetched at the same time, on average over the time, rounded up.
+
+    Of each step the larger number counts, so that as many threads alone can do what the run did.
+    Fetching is a concave function of their number: it gains nothing by varying it.
+
+    >>> mean_fetchers([Reading(0.0, fetchers=16), Reading(3.0, fetchers=16), Reading(4.0)])
+    16
+    >>> mean_fetchers([Reading(0.0, fetchers=16), Reading(1.0, fetchers=2), Reading(4.0)])
+    6
+    """
+    steps = [(b.at_s - a.at_s, max(a.fetchers, b.fetchers)) for a, b in pairwise(readings)]
+    total_s = sum(lasted_s for lasted_s, _ in steps)
+    if total_s <= 0:
+        return max(1, *(reading.fetchers for reading in readings))
+    mean = sum(lasted_s * fetchers for lasted_s, fetchers in steps) / total_s
+    return max(1, math.ceil(mean - 1e-9))
+
+
 def merged(points: Sequence[TimelinePoint], batches: int = 4) -> tuple[TimelinePoint, ...]:
     """Longer steps, of about so many batches each: of single ones a rate is a comb, no curve."""
     batch = min((point.clips for point in points if point.clips), default=0)
@@ -164,6 +184,10 @@ class Recording:
     def timeline(self) -> tuple[TimelinePoint, ...]:
         """The run in steps of equal length, the last one apart."""
         return points(self._readings, self._prefetch)
+
+    def fetchers(self) -> int:
+        """As :func:`mean_fetchers` has it."""
+        return mean_fetchers(self._readings)
 
     def latencies(self) -> dict[str, Histogram]:
         """How long each stage took, by its name."""

@@ -78,7 +78,9 @@ class Roofline:
         """Every stage alone, one after the other."""
         alone, units, found = self._alone, self._units, self._found
         report, settings = found.whole.report, found.setup.settings
-        self._try(Stage.FETCH, lambda: alone.fetch(units, report.fetchers))
+        fetch, stored = partial(alone.fetch, units, found.fetchers), 1 - report.cache_byte_hit_rate
+        at_least = stored * found.whole.clips_per_second
+        self._try(Stage.FETCH, lambda: undisturbed(fetch, at_least))
         if self._has_cache:
             self._try(Stage.CACHE, self._cache)
         if Stage.FETCH in found.paces:
@@ -128,9 +130,7 @@ class Roofline:
         self._found.engines = engines_of(pace.counts, pace.clips, nvdec.engines, published)
 
     def _cache(self) -> Pace:
-        pace = self._alone.fetch(
-            self._alone.units(use_cache=True), self._found.whole.report.fetchers
-        )
+        pace = self._alone.fetch(self._alone.units(use_cache=True), self._found.fetchers)
         hits, misses = (pace.counts.sums.get(f"cache.{name}", 0) for name in ("hits", "misses"))
         if misses > 0.1 * (hits + misses):
             share = hits / (hits + misses)

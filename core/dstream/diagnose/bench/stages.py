@@ -40,7 +40,8 @@ class Setup:
     settings: LoaderSettings
     step_s: float
     """What the consumer took for a batch."""
-    cpus: int
+    cpus: float
+    """That the process may keep busy; a container may have a part of one."""
     opening_s: float
     """Listing and opening, before anything was delivered."""
     opening_requests: int
@@ -52,6 +53,8 @@ class Found:
 
     setup: Setup
     whole: WholeRun
+    fetchers: int
+    """Clips that the run fetched at the same time, on average."""
     paces: dict[Stage, Pace] = field(default_factory=dict)
     why_not: dict[Stage, str] = field(default_factory=dict)
     engines: Engines | None = None
@@ -80,15 +83,15 @@ def measured(found: Found) -> Measured:
         batch_size=setup.batch_size,
         prefetch=setup.settings.prefetch,
         step_s=setup.step_s,
-        fetchers=report.fetchers,
+        fetchers=found.fetchers,
         request_s=0.0 if fetch is None else _request_s(fetch),
         bytes_per_clip=0.0 if fetch is None else _bytes(fetch) / fetch.clips,
         throttle_share=report.throttles / max(1, report.data_requests),
-        unthrottled=None if fetch is None else _unthrottled(setup, report.fetchers, fetch),
+        unthrottled=None if fetch is None else _unthrottled(setup, found.fetchers, fetch),
         cache_share=cached / cache * limits[Pool.FETCHING] if cache and cached else 0.0,
         uncached=found.alone(Stage.FETCH) if cache else None,
         workers=setup.settings.workers,
-        cpus=setup.cpus,
+        cpus=max(1, int(setup.cpus)),
         engines=found.engines,
         amplification=report.decode_amplification,
     )
@@ -143,9 +146,8 @@ def stage_rates(found: Found) -> tuple[StageRate, ...]:
     fetching, decoding, _ = found.whole.threads
     settings = found.setup.settings
     rates, amounts = _clips_per_second(found), _amounts(found)
-    fetchers = found.whole.report.fetchers
     busy = {s: pool.share(s) for pool in found.whole.threads for s in pool.stages_s}
-    threads = {s: fetchers for s in fetching.stages_s}
+    threads = {s: found.fetchers for s in fetching.stages_s}
     threads |= {s: settings.workers for s in decoding.stages_s}
     rows = []
     for stage in Stage:
