@@ -149,7 +149,7 @@ def test_a_clip_of_real_videos_tells_when_its_gops_are_read_again(repo: str, sam
     reader = ClipReader(clips.source, clips.settings, clips.meter)
     order = Order(len(clips), clips.settings.seed, sampling)
     reads = NodeReads(Ranks(3, 1, 2), range(1, 2), order.total)
-    foresight = Foresight.of(order, reader.slots, clips.settings, reads)
+    foresight = Foresight.of(order, reader.slots, clips.settings, reads, clips.fingerprint)
     assert foresight is not None
     read: dict[tuple[str, int], list[int]] = {}
     for position in read_here(order, reads, 4 * order.total):
@@ -167,12 +167,27 @@ def test_a_clip_of_real_videos_tells_when_its_gops_are_read_again(repo: str, sam
             assert uses.find() == [p for p in all_of_it if position < p < 2 * order.total]
 
 
+def test_data_sets_whose_orders_look_the_same_have_plans_of_their_own(repo: str) -> None:
+    clips = dstream.open(repo).clips("d", frames=5, array="numpy")
+    reader = ClipReader(clips.source, clips.settings, clips.meter)
+    order, planned = Order(len(clips), 0), reader.plan(Order(len(clips), 0).draw(0))
+    reads = NodeReads(Ranks(1), range(1), order.total)
+    plans = set()
+    for data in ("training", "validation"):
+        foresight = Foresight.of(order, reader.slots, clips.settings, reads, data)
+        assert foresight is not None
+        told = foresight.uses(planned.sample, planned.draw, [0])
+        assert told is not None
+        plans.add(told[0].plan)
+    assert len(plans) == 2
+
+
 def test_what_a_node_reads_about_once_an_epoch_is_not_told(repo: str) -> None:
     clips = dstream.open(repo).clips("d", frames=24, array="numpy")  # one or two to a GOP
     reader = ClipReader(clips.source, clips.settings, clips.meter)
     order = Order(len(clips), 0)
     reads = NodeReads(Ranks(1), range(1), order.total)
-    foresight = Foresight.of(order, reader.slots, clips.settings, reads)
+    foresight = Foresight.of(order, reader.slots, clips.settings, reads, clips.fingerprint)
     planned = reader.plan(order.draw(0))
     assert foresight is not None
     assert foresight.uses(planned.sample, planned.draw, [0]) is None

@@ -157,12 +157,9 @@ class ExtentCache:
             self._meter.event("cache-refused", "weak-identity", len(ranges))
             return list(fetch(range(len(ranges))))
         self._admission.hold()
-        if not self.is_full:
-            uses = None  # everything is kept: nothing has to be known of it
         request = _Request.make(identity, ranges, uses)
-        if uses is not None:
-            for place in request.places.values():
-                self._admission.note_read(uses[place], ranges[place].size_bytes)
+        for key, place in request.places.items():
+            self._admission.note_read(request.uses_of(key), ranges[place].size_bytes)
         got: dict[int, bytes] = {}
         if fresh:
             self._fetch_missing(request, list(request.places), fetch, got)
@@ -199,6 +196,7 @@ class ExtentCache:
                 )
             except (BrokenRecordError, LookupError, OSError):
                 return None  # it is read through the host, which counts what is wrong
+            self._admission.note_read(None, parts[-1].size_bytes)
             self._admission.note_hit(key, found[0].number, parts[-1].size_bytes)
         self._meter.add("cache.hits", len(parts))
         self._meter.add("bytes.cache_hit", sum(part.size_bytes for part in parts))

@@ -21,7 +21,7 @@ class PaperCache:
         self._budget_bytes = budget_bytes
         self._segment_bytes = segment_bytes(budget_bytes)
         self._room = Room()
-        self._room.lifetimes.room_bytes = budget_bytes
+        self._room.begin(budget_bytes, ())
         self._extents: dict[SegmentName, list[int]] = {}
         self._segment_of: dict[int, int] = {}
         self._sizes: dict[int, int] = {}
@@ -42,27 +42,23 @@ class PaperCache:
             size_bytes: of it.
             uses: when it is read again; None: the reader follows no plan.
         """
-        lifetimes = self._room.lifetimes
-        if not self._room.is_full:
-            uses = None
-        if uses is not None:
-            lifetimes.note_read(uses, size_bytes)
+        self._room.note_read(uses, size_bytes)
         number = self._segment_of.get(extent)
-        is_hit = number is not None
         if number is not None:
-            self._room.note_hit(number, size_bytes)
-        elif uses is not None and not self._room.is_worth_it(uses):
-            return False
-        elif (name := self._segment_for(size_bytes)) is None:
+            self._room.note_hit(extent, number, size_bytes, uses)
+        elif self._room.is_worth_it(uses):
+            self._admit(extent, size_bytes, uses)
+        return number is not None
+
+    def _admit(self, extent: int, size_bytes: int, uses: Uses | None) -> None:
+        name = self._segment_for(size_bytes)
+        if name is None:
             self._pause_bytes -= size_bytes
             self._room.note_refused(size_bytes)
-        else:
-            self._put(name, extent, size_bytes)
-            self.kept_bytes += size_bytes
-            number = name.number
-        if uses is not None and number is not None:
-            lifetimes.note_there(extent, number, size_bytes, uses)
-        return is_hit
+            return
+        self._put(name, extent, size_bytes)
+        self.kept_bytes += size_bytes
+        self._room.note_there(extent, name.number, size_bytes, uses)
 
     def _put(self, name: SegmentName, extent: int, size_bytes: int) -> None:
         self._extents[name].append(extent)
@@ -74,7 +70,7 @@ class PaperCache:
         cache._extents, cache._segment_of = self._extents, self._segment_of
         cache._current, cache._left_bytes = self._current, self._left_bytes
         cache._made, cache._sizes = self._made, self._sizes
-        cache._room.lifetimes.own([name.number for name in self._extents])
+        cache._room.begin(budget_bytes, self._extents)
         cache._evict(over_budget(list(self._extents), budget_bytes=budget_bytes, leaving=()))
         return cache
 
@@ -104,17 +100,13 @@ class PaperCache:
         if found is None:
             self._pause_bytes = self._segment_bytes
             return None
-        moved: list[int] = []
-        if found.moved_from is not None:
-            moved = self._room.lifetimes.moving(found.moved_from.number, found.capacity_bytes)
+        moving = self._room.moving(found)
         self._evict(found.evict)
         self._made += 1
         name = SegmentName(self._made, found.capacity_bytes, _SCOPE)
-        self._room.lifetimes.own([name.number])
         self._extents[name] = []
-        self._move(moved, name, need_bytes)
-        for gone in found.evict:
-            self._room.lifetimes.end(gone.number)
+        self._move(moving, name, need_bytes)
+        self._room.note_made(name, found.evict)
         return name
 
     def _move(self, extents: list[int], name: SegmentName, need_bytes: int) -> None:
@@ -124,7 +116,7 @@ class PaperCache:
                 self._left_bytes -= cost - RECORD_BYTES
                 self._put(name, extent, self._sizes[extent])
                 self.moved_bytes += self._sizes[extent]
-                self._room.lifetimes.note_moved(extent, name.number)
+                self._room.note_moved(extent, name.number)
 
     def _evict(self, names: tuple[SegmentName, ...]) -> None:
         for name in names:

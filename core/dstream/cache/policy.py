@@ -42,8 +42,8 @@ class Reservation:
 
     capacity_bytes: int
     evict: tuple[SegmentName, ...] = ()
-    moved_from: SegmentName | None = None
-    """One of these, in which extents live that shall move to the new segment."""
+    keeps_living: bool = False
+    """What lives in these shall move to the new segment."""
 
 
 def reserve(
@@ -145,7 +145,7 @@ class Room:
     """Where a reader of one data set finds room; it learns from the hits. Not thread-safe."""
 
     def __init__(self) -> None:
-        self.lifetimes = Lifetimes()
+        self._lifetimes = Lifetimes()
         self._is_planned = False
         """What lives decides which segment goes."""
         self.is_full = False
@@ -163,19 +163,41 @@ class Room:
         self._idle: set[int] = set()
         """Segments whose data are not read any more."""
 
-    def note_hit(self, segment: int, size_bytes: int) -> None:
+    def begin(self, budget_bytes: int, segments: Iterable[SegmentName]) -> None:
+        """The budget, and what is there before this process makes any."""
+        self._lifetimes.room_bytes = budget_bytes
+        self._lifetimes.find([name.number for name in segments])
+
+    def renew(self) -> None:
+        """In a forked child."""
+        self._lifetimes.renew()
+
+    def note_read(self, uses: Uses | None, size_bytes: int) -> None:
+        """Learn how soon extents are read again; before all else. See :class:`Lifetimes`."""
+        if self.is_full:  # before, everything is kept: nothing has to be known of it
+            self._lifetimes.note_read(uses, size_bytes)
+
+    def note_hit(self, key: int, segment: int, size_bytes: int, uses: Uses | None) -> None:
         """Learn which segments are worth their room. Counts that threads lose do no harm."""
         self._hit_bytes[segment] = self._hit_bytes.get(segment, 0) + size_bytes
         self._idle.discard(segment)
+        self.note_there(key, segment, size_bytes, uses)
+
+    def note_there(self, key: int, segment: int, size_bytes: int, uses: Uses | None) -> None:
+        """An extent was read, and lies in a segment."""
+        if self.is_full and uses is not None:
+            self._lifetimes.note_there(key, segment, size_bytes, uses)
 
     def note_refused(self, size_bytes: int) -> None:
         """Learn what did not find room."""
         self._refused_bytes += size_bytes if self._refused_bytes >= 0 else 0
         self._unhit_bytes += size_bytes
 
-    def is_worth_it(self, uses: Uses) -> bool:
+    def is_worth_it(self, uses: Uses | None) -> bool:
         """Whether an extent is to be kept for these uses; see :meth:`Lifetimes.is_worth_it`."""
-        return not self._is_planned or self.lifetimes.is_worth_it(uses)
+        if uses is None or not (self.is_full and self._is_planned):
+            return True
+        return self._lifetimes.is_worth_it(uses)
 
     def reserve(
         self,
@@ -206,26 +228,38 @@ class Room:
         found = among(segments)
         self.is_full = found is None
         if found is None:
-            self._is_planned = self.lifetimes.is_known and len(finished) >= _LEAST_SEGMENTS
+            self._is_planned = self._lifetimes.is_known and len(finished) >= _LEAST_SEGMENTS
             if self._is_planned:
-                self.lifetimes.room_bytes = _room_bytes(segments, finished, budget_bytes)
-                victim = self._dying(finished)
+                self._lifetimes.room_bytes = _room_bytes(segments, finished, budget_bytes)
+                victims = self._lifetimes.victims(finished)
             else:
                 victim = self._idle_victim(finished) or self._ring_victim(finished, segment_bytes)
-            found = among([name for name in segments if name != victim]) if victim else None
-            if victim and found:
+                victims = [] if victim is None else [victim]
+            gone: list[SegmentName] = []
+            while found is None and len(gone) < len(victims):  # they may be smaller than a new one
+                gone.append(victims[len(gone)])
+                found = among([name for name in segments if name not in gone])
+            if found is not None:
                 self._unhit_bytes += found.capacity_bytes
-                evict = victim, *found.evict
-                found = Reservation(
-                    found.capacity_bytes, evict, victim if self._is_planned else None
-                )
+                evict = *gone, *found.evict
+                found = Reservation(found.capacity_bytes, evict, self._is_planned)
         self._hit_bytes = {}
         return found
 
-    def _dying(self, finished: Sequence[SegmentName]) -> SegmentName | None:
-        """The segment in which least lives, where that is known."""
-        number = self.lifetimes.victim([(name.number, name.capacity_bytes) for name in finished])
-        return next((name for name in finished if name.number == number), None)
+    def moving(self, reservation: Reservation) -> list[int]:
+        """The extents that shall move to a new segment, before others are gone for it."""
+        if not reservation.keeps_living:
+            return []
+        gone = [name.number for name in reservation.evict]
+        return self._lifetimes.moving(gone, reservation.capacity_bytes)
+
+    def note_moved(self, key: int, segment: int) -> None:
+        """An extent was copied to a new segment."""
+        self._lifetimes.note_moved(key, segment)
+
+    def note_made(self, segment: SegmentName, gone: Sequence[SegmentName] = ()) -> None:
+        """This process fills a segment, and others are gone for it."""
+        self._lifetimes.note_made(segment.number, [name.number for name in gone])
 
     def _idle_victim(self, finished: Sequence[SegmentName]) -> SegmentName | None:
         """The oldest of the segments that have become useless.

@@ -110,8 +110,7 @@ class Admission:
             names = self._folder.list()
             leaving = self._folder.leaving(name.scope for name in names) - {self._scope}
             self._evict(over_budget(names, budget_bytes=budget_bytes, leaving=leaving))
-        self._room.lifetimes.room_bytes = budget_bytes
-        self._room.lifetimes.own([name.number for name in names])
+        self._room.begin(budget_bytes, names)
 
     def hold(self) -> None:
         """Tell other processes which data sets are in use, as far as that can be told."""
@@ -127,7 +126,7 @@ class Admission:
     def renew(self) -> None:
         """In a forked child: the segment in work is the parent's."""
         self._lock = threading.Lock()
-        self._room.lifetimes.renew()
+        self._room.renew()
         if self._writer is not None:
             self._writer.leave()
         self._writer = None
@@ -160,15 +159,13 @@ class Admission:
                 error.strerror or error,
             )
 
-    def note_read(self, uses: Uses, size_bytes: int) -> None:
-        """See :meth:`Lifetimes.note_read`."""
-        self._room.lifetimes.note_read(uses, size_bytes)
+    def note_read(self, uses: Uses | None, size_bytes: int) -> None:
+        """See :meth:`Room.note_read`."""
+        self._room.note_read(uses, size_bytes)
 
     def note_hit(self, key: int, segment: int, size_bytes: int, uses: Uses | None = None) -> None:
-        """An extent was there; see :meth:`Room.note_hit` and :meth:`Lifetimes.note_there`."""
-        self._room.note_hit(segment, size_bytes)
-        if uses is not None:
-            self._room.lifetimes.note_there(key, segment, size_bytes, uses)
+        """An extent was there; see :meth:`Room.note_hit`."""
+        self._room.note_hit(key, segment, size_bytes, uses)
 
     def admit(
         self, identity: bytes, part: ByteRange, data: bytes, uses: Uses | None = None
@@ -206,7 +203,7 @@ class Admission:
             raise _RefusedError("size")
         if self._pause is not None and self._clock.monotonic_s() < self._pause[1]:
             raise _RefusedError(self._pause[0])
-        if uses is not None and not self._room.is_worth_it(uses):
+        if not self._room.is_worth_it(uses):
             raise _RefusedError("later")
         checksum = xxhash.xxh3_64_intdigest(data)
         if part.checksum not in (None, checksum):
@@ -221,8 +218,7 @@ class Admission:
             except SegmentGoneError:  # cleared under us
                 self._close_writer()
                 segment = self._append(identity, part.start, data, checksum)
-        if uses is not None:
-            self._room.lifetimes.note_there(key, segment.number, len(data), uses)
+        self._room.note_there(key, segment.number, len(data), uses)
 
     def _append(self, identity: bytes, start: int, data: bytes, checksum: int) -> SegmentName:
         if cost_bytes(len(data)) > self._segment_bytes():
@@ -245,7 +241,6 @@ class Admission:
 
     def _begin_segment(self, size_bytes: int) -> SegmentWriter:
         """A segment with room for an extent: one that was left unfinished, or a new one."""
-        leaving: _Leaving | None = None
         with self._folder.locked():
             budget_bytes = self._folder.budget_bytes() or self.budget_bytes
             usual_bytes = segment_bytes(budget_bytes)
@@ -254,7 +249,7 @@ class Admission:
                 for name in self._index.unsealed(self._scope):
                     writer = self._go_on(name, size_bytes)
                     if writer is not None:
-                        self._room.lifetimes.own([name.number])
+                        self._room.note_made(name)
                         return writer
             if cost_bytes(size_bytes) > budget_bytes:
                 raise _RefusedError("too-large")
@@ -263,29 +258,28 @@ class Admission:
                 self._rest("full")
                 raise _RefusedError("full")
             self._pause = None
-            if reservation.moved_from is not None:
-                leaving = self._living_in(reservation.moved_from, reservation.capacity_bytes)
+            leaving = self._leaving(reservation)
             self._evict(reservation.evict)
             number = self._folder.next_number()
             name = SegmentName(number, reservation.capacity_bytes, self._scope)
             new = SegmentWriter.begin(self._folder.segments, name, create=True)
             if new is None:
                 raise _RefusedError("busy")
-        self._room.lifetimes.own([number])
-        if leaving is not None:
-            self._move(leaving, new, size_bytes)
-        for name in reservation.evict:
-            self._room.lifetimes.end(name.number)
+        for segment in leaving:
+            self._move(segment, new, size_bytes)
+        self._room.note_made(name, reservation.evict)
         return new
 
-    def _living_in(self, name: SegmentName, capacity_bytes: int) -> _Leaving:
+    def _leaving(self, reservation: Reservation) -> list[_Leaving]:
         """What moves on, while it is listed: readers forget a segment as soon as it is gone."""
-        places = []
-        for key in self._room.lifetimes.moving(name.number, capacity_bytes):
+        places: dict[SegmentName, list[tuple[int, int]]] = {}
+        for key in self._room.moving(reservation):
             found = self._index.find(key)
-            if found is not None and found[0] == name:
-                places.append((key, found[1]))
-        return _Leaving(OpenSegment(self._folder.segments, name), places)
+            if found is not None and found[0] in reservation.evict:
+                places.setdefault(found[0], []).append((key, found[1]))
+        return [
+            _Leaving(OpenSegment(self._folder.segments, name), of) for name, of in places.items()
+        ]
 
     def _move(self, leaving: _Leaving, writer: SegmentWriter, need_bytes: int) -> None:
         """Copy what lives in a segment that made room, as far as the extent's room is left."""
@@ -300,7 +294,7 @@ class Admission:
                     continue
                 moved = writer.append(record.identity, record.start, data, record.checksum)
                 self._index.add(writer.name, [moved])
-                self._room.lifetimes.note_moved(key, writer.name.number)
+                self._room.note_moved(key, writer.name.number)
                 self._meter.add("cache.moved", 1)
                 self._meter.add("bytes.cache_moved", len(data))
 

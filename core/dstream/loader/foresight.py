@@ -147,21 +147,22 @@ class Foresight:
         slots: of all samples.
         settings: what a clip is.
         reads: what the node reads.
+        data: what the slots are of: two data sets may have orders that look the same.
     """
 
     def __init__(
-        self, order: Order, slots: SlotTable, settings: ClipSettings, reads: NodeReads
+        self, order: Order, slots: SlotTable, settings: ClipSettings, reads: NodeReads, data: str
     ) -> None:
         self._order, self._slots = order, slots
         self._settings, self._reads = settings, reads
-        self._plan = order.fingerprint
+        self._plan = f"{order.fingerprint} {data} {settings.window}"
 
     @classmethod
     def of(
-        cls, order: Order, slots: SlotTable, settings: ClipSettings, reads: NodeReads
+        cls, order: Order, slots: SlotTable, settings: ClipSettings, reads: NodeReads, data: str
     ) -> Foresight | None:
         """None for an order of which a cache is not told."""
-        return cls(order, slots, settings, reads) if is_foreseen(order) else None
+        return cls(order, slots, settings, reads, data) if is_foreseen(order) else None
 
     def uses(self, sample: Sample, draw: Draw, gops: Sequence[int]) -> list[Uses] | None:
         """The uses of some GOPs of a clip's sample; None where they do not matter.

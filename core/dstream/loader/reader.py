@@ -119,7 +119,9 @@ class ClipReader:
 
     def follow(self, order: Order, reads: NodeReads) -> None:
         """From now on tell the cache when GOPs are read again, as far as the order tells."""
-        self._foresight = Foresight.of(order, self.slots, self.settings, reads)
+        self._foresight = Foresight.of(
+            order, self.slots, self.settings, reads, self.source.fingerprint
+        )
 
     def sample_key(self, draw: Draw) -> str:
         """Key of the sample that a draw falls into."""
