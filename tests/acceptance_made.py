@@ -55,8 +55,8 @@ def mixed_videos() -> dict[str, bytes]:
             f"{name.partition('.')[0]}/{name}": make_video(
                 Path(folder) / name,
                 container=container,
-                frames=300,
-                gop=24,
+                frames=220,
+                gop=12,
                 seed=number,
                 size=(256, 192),
                 options={"qp": "1"},

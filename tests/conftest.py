@@ -29,24 +29,21 @@ from s3_services import (
     rgw_server,
 )
 
-_GPU_TESTS_NOT_RUN = pytest.StashKey[int]()
-
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
     if item.get_closest_marker("gpu") is None:
         return
     why = gpu_absence()
     if why is not None:
-        item.config.stash[_GPU_TESTS_NOT_RUN] = item.config.stash.get(_GPU_TESTS_NOT_RUN, 0) + 1
         absent("gpu", why)
 
 
-def pytest_terminal_summary(
-    terminalreporter: pytest.TerminalReporter, config: pytest.Config
-) -> None:
-    count = config.stash.get(_GPU_TESTS_NOT_RUN, 0)
-    if count:
-        terminalreporter.write_line(f"GPU tests not run: {count} ({gpu_absence()})")
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    # From the reports, which come together where several processes run the tests.
+    reports = [*terminalreporter.getreports("skipped"), *terminalreporter.getreports("error")]
+    count = sum("gpu" in report.keywords for report in reports)
+    if count and (why := gpu_absence()) is not None:
+        terminalreporter.write_line(f"GPU tests not run: {count} ({why})")
 
 
 # A shell lets what it starts in the background ignore it, and a test's processes inherit that.
