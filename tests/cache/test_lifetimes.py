@@ -16,6 +16,7 @@ from cache_workers import Reader, used_bytes
 from dstream.cache.layout import SegmentName
 from dstream.cache.lifetimes import Lifetimes, Sample, Uses, spans_of
 from dstream.cache.lives import lives_until
+from dstream.cache.paper import PaperCache
 from dstream.cache.policy import Room
 from dstream.cache.writing import Admission
 
@@ -326,3 +327,14 @@ def test_training_and_validation_by_turns_do_not_spoil_each_other(tmp_path: Path
             for more in range(place // 8 - 63, place // 8 + 1):
                 reader.read(check.order[more], key="other", uses=check.uses(more))
     assert hits / half > 0.62  # of 0.71 alone
+
+
+def test_segments_that_are_smaller_than_a_new_one_make_room_together() -> None:
+    order = plan(4)
+    size_bytes, half = 10 * EXTENT_BYTES, len(order.order) // 2
+    small = PaperCache(EXTENTS * size_bytes // 2)
+    for place, extent in enumerate(order.order[:EXTENTS]):
+        small.read(extent, size_bytes, order.uses(place))
+    cache = small.reopened(EXTENTS * size_bytes * 5 // 8)  # its segments are larger
+    hits = [cache.read(e, size_bytes, order.uses(place)) for place, e in enumerate(order.order)]
+    assert sum(hits[half:]) / half > 0.75

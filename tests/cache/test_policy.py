@@ -23,7 +23,7 @@ from dstream.cache.policy import (
     cost_bytes,
     over_budget,
     reserve,
-    ring_victim,
+    ring_of,
 )
 from dstream.cache.record import RECORD_BYTES
 from dstream.loader.partitions import partition_settings
@@ -92,9 +92,9 @@ def test_a_smaller_budget_is_met_with_those_that_left_first(scopes: list[str], b
 
 def test_the_oldest_of_the_ring_makes_room() -> None:
     have = names(*[A] * 10)
-    assert ring_victim(have, 0) is None
-    assert ring_victim(have[:7], 1) is None
-    assert ring_victim(have, 3) == have[7]
+    assert ring_of(have, 0) == []
+    assert ring_of(have[:7], 1) == []
+    assert ring_of(have, 3) == have[7:]
 
 
 @pytest.mark.parametrize(
@@ -144,6 +144,19 @@ def test_what_the_node_reads_no_more_gives_way() -> None:
     ]
     assert sum(hits[0]) == 0
     assert sum(hits[-1]) > 380
+
+
+def test_what_is_idle_gives_way_to_larger_segments_too() -> None:
+    size_bytes = 10 * SIZE_BYTES
+    small = PaperCache(10 * HALF_BYTES)
+    for extent in range(EXTENTS // 2):
+        small.read(extent, size_bytes)
+    cache = small.reopened(11 * HALF_BYTES)
+    hits = [
+        [cache.read(extent, size_bytes) for extent in range(EXTENTS, EXTENTS + 400)]
+        for _ in range(8)
+    ]
+    assert sum(hits[-1]) > 300
 
 
 def test_a_ring_that_did_well_comes_back_soon() -> None:

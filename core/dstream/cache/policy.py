@@ -77,16 +77,16 @@ _LEAST_SEGMENTS = 8
 """With fewer, one segment of ring would cost more than a tenth of what is kept."""
 
 
-def ring_victim(finished: Sequence[SegmentName], ring: int) -> SegmentName | None:
-    """The segment that makes room for what comes; None where none may.
+def ring_of(finished: Sequence[SegmentName], ring: int) -> list[SegmentName]:
+    """The segments that may make room for what comes, the first to go first.
 
     Args:
         finished: the data set's segments that nobody writes.
         ring: how many of the newest ones may go.
     """
     if ring < 1 or len(finished) < _LEAST_SEGMENTS:
-        return None
-    return sorted(finished)[-ring:][0]
+        return []
+    return sorted(finished)[-ring:]
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,8 +233,7 @@ class Room:
                 self._lifetimes.room_bytes = _room_bytes(segments, finished, budget_bytes)
                 victims = self._lifetimes.victims(finished)
             else:
-                victim = self._idle_victim(finished) or self._ring_victim(finished, segment_bytes)
-                victims = [] if victim is None else [victim]
+                victims = self._idle_ones(finished) or self._ring_ones(finished, segment_bytes)
             gone: list[SegmentName] = []
             while found is None and len(gone) < len(victims):  # they may be smaller than a new one
                 gone.append(victims[len(gone)])
@@ -261,8 +260,8 @@ class Room:
         """This process fills a segment, and others are gone for it."""
         self._lifetimes.note_made(segment.number, [name.number for name in gone])
 
-    def _idle_victim(self, finished: Sequence[SegmentName]) -> SegmentName | None:
-        """The oldest of the segments that have become useless.
+    def _idle_ones(self, finished: Sequence[SegmentName]) -> list[SegmentName]:
+        """The segments that have become useless, oldest first.
 
         Where none of the older half of what is kept was hit while the cache could have been filled
         anew twice, the node reads something else now: its job goes on with another number of
@@ -275,11 +274,9 @@ class Room:
         elif self._unhit_bytes > 2 * sum(name.capacity_bytes for name in finished):
             self._unhit_bytes = 0
             self._idle = {name.number for name in older}
-        return min((name for name in finished if name.number in self._idle), default=None)
+        return sorted(name for name in finished if name.number in self._idle)
 
-    def _ring_victim(
-        self, finished: Sequence[SegmentName], segment_bytes: int
-    ) -> SegmentName | None:
+    def _ring_ones(self, finished: Sequence[SegmentName], segment_bytes: int) -> list[SegmentName]:
         if self._ring:
             self._evidence = self._evidence.of(finished, self._ring, self._hit_bytes)
             if self._evidence.ring_bytes > 2 * self._evidence.ring_due_bytes:
@@ -292,7 +289,7 @@ class Room:
             self._tried_bytes, segment_bytes
         ):
             self._ring, self._evidence, self._tried_bytes = len(finished) // 4, Evidence(), 0
-        return ring_victim(finished, self._ring)
+        return ring_of(finished, self._ring)
 
 
 def _room_bytes(
