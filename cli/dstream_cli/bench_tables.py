@@ -16,8 +16,12 @@ if TYPE_CHECKING:
 def bench_parts(document: BenchDocument, *, details: bool) -> list[Part]:
     """The page: the verdict, the stages alone, the whole; with ``details`` all counters."""
     parts: list[Part] = [document.verdict.sentence, _stages(document)]
-    unmeasured = [f"{stage.name}: {stage.why_not}" for stage in document.stages if stage.why_not]
-    parts += ["Not measured:\n" + "\n".join(unmeasured)] if unmeasured else []
+    unmeasured: dict[str, list[str]] = {}
+    for stage in document.stages:
+        if stage.why_not:
+            unmeasured.setdefault(stage.why_not, []).append(stage.name)
+    lines = [f"{', '.join(names)}: {why_not}" for why_not, names in unmeasured.items()]
+    parts += ["\n".join(("Not measured:", *lines))] if lines else []
     parts.append(Facts(_whole_facts(document)))
     if details and document.report is not None:
         from dstream.loader import LoaderReport

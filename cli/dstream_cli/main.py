@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -38,7 +38,7 @@ from dstream_cli import (
 )
 from dstream_cli.options import EXIT_CODES, EXIT_INTERRUPTED, epilog
 from dstream_cli.render import Output
-from dstream_cli.usage import told
+from dstream_cli.usage import spoken, told
 
 EXIT_FAILED = 1
 EXIT_BROKEN_PIPE = 141
@@ -121,6 +121,7 @@ def run(arguments: Sequence[str], out: Output) -> int:
     except (KeyboardInterrupt, typer.Abort):
         return _failed(KeyboardInterrupt("interrupted"), EXIT_INTERRUPTED, out)
     except DstreamError as error:
+        error.message = spoken(error.message, _options(arguments))
         return _failed(error, error.exit_code, out)
     except _USAGE_ERROR as error:
         return _misused(error, out)
@@ -141,6 +142,17 @@ def _invoke(arguments: Sequence[str], out: Output) -> object:
             return command.invoke(context)
     except typer.Exit as ended:
         return ended.exit_code
+
+
+def _options(arguments: Sequence[str]) -> dict[str, str]:
+    """Those of the verb that take a value, by the names of their arguments."""
+    commands: dict[str, Any] = getattr(typer.main.get_command(app), "commands", {})
+    verb = next((commands[word] for word in arguments if word in commands), None)
+    return {
+        option.name: option.opts[0]
+        for option in (verb.params if verb is not None else ())
+        if option.opts[0].startswith("--") and not option.is_flag
+    }
 
 
 # Typer's base of all errors of parsing, under the name that it has in every version.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
@@ -46,6 +47,42 @@ def told(error: Exception) -> str:
         if repr(given) not in ours:
             ours = f"{given!r} was given: {ours}"
     return whole.replace(theirs, ours)
+
+
+_ARGUMENT = re.compile(
+    r"""(?<![\w.=/`'"-])([a-z][a-z_]*)  # a name of its own
+    (?:(=)('[^']*'?|"[^"]*"?            # and its value: text, perhaps cut off
+        |\(height,\ width\)            # or the form of one
+        |[\w.]*\w                       # or a number or a word
+    )?)?""",
+    re.VERBOSE,
+)
+
+
+def spoken(message: str, options: Mapping[str, str]) -> str:
+    """A message of the library, with options in place of the arguments that they are given as.
+
+    Args:
+        message: names arguments as Python writes them: ``cache=``, ``batch_size=1``, ``max_gap``.
+        options: of the verb, by the name of the argument.
+
+    >>> options = {"batch_size": "--batch-size", "crop": "--crop", "where": "--where"}
+    >>> spoken("give crop=(height, width), or batch_size=1; batch_size is 0", options)
+    'give --crop HEIGHTxWIDTH, or --batch-size 1; --batch-size is 0'
+    >>> spoken("where='crop=1 or ' cannot be parsed: crop or where", options)
+    "--where 'crop=1 or ' cannot be parsed: crop or where"
+    """
+
+    def replaced(found: re.Match[str]) -> str:
+        name, equals, value = found.groups()
+        is_argument = equals is not None or "_" in name
+        if not is_argument or name not in options or value in ("None", "True", "False"):
+            return found[0]
+        if value is None:
+            return options[name]
+        return f"{options[name]} {'HEIGHTxWIDTH' if value.startswith('(') else value}"
+
+    return _ARGUMENT.sub(replaced, message)
 
 
 def parsed(option: str, parse: Callable[[str], T], text: str) -> T:

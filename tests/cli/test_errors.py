@@ -11,6 +11,7 @@ import pytest
 from cli_runner import dstream
 from dstream import errors
 from dstream_cli.options import EXIT_CODES, Common
+from dstream_cli.usage import spoken
 
 
 def raising(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
@@ -51,6 +52,48 @@ def test_errors_have_exit_codes(
         "exit_code": code,
         "facts": {"key": "a/b", "bytes_seen": 3},
     }
+
+
+OPTIONS = {
+    name: "--" + name.replace("_", "-")
+    for name in ("batch_size", "cache", "cache_bytes", "clips_per_gop", "crop", "resize", "where")
+}
+
+
+@pytest.mark.parametrize(
+    ("message", "told"),
+    [
+        ("give cache_bytes, or set DSTREAM_CACHE_BYTES",
+         "give --cache-bytes, or set DSTREAM_CACHE_BYTES"),
+        ("cache_bytes='5GB' needs cache= or DSTREAM_CACHE",
+         "--cache-bytes '5GB' needs --cache or DSTREAM_CACHE"),
+        ("give resize=(height, width), or resize=N, or batch_size=1",
+         "give --resize HEIGHTxWIDTH, or --resize N, or --batch-size 1"),
+        ("clips_per_gop=4 with 3 partitions", "--clips-per-gop 4 with 3 partitions"),
+        ("use a smaller batch_size, or last='wrap'", "use a smaller --batch-size, or last='wrap'"),
+        # What the user wrote is not touched.
+        ("where='crop=1 or \"' is no SQL", "--where 'crop=1 or \"' is no SQL"),
+        ("where='cut off at crop=1", "--where 'cut off at crop=1"),
+        ("sample 'crop=1.mp4' of a/crop=2.mp4", "sample 'crop=1.mp4' of a/crop=2.mp4"),
+        # Words, and what the verb has no option for.
+        ("the cache has a crop where it is", "the cache has a crop where it is"),
+        ("max_failures=3, or recipe=None, or cache=None",
+         "max_failures=3, or recipe=None, or cache=None"),
+    ],
+)  # fmt: skip
+def test_the_library_s_arguments_are_told_as_options(message: str, told: str) -> None:
+    assert spoken(message, OPTIONS) == told
+
+
+def test_an_error_names_what_can_be_typed(tmp_path: Path) -> None:
+    (tmp_path / "a.mp4").write_bytes(b"no video")
+    ran = dstream("bench", tmp_path, "--cache", tmp_path / "cache")
+    assert ran.code == 2
+    assert "give --cache-bytes, or set DSTREAM_CACHE_BYTES" in ran.err
+    ran = dstream("bench", tmp_path, "--cache-bytes", "5GB", "--json")
+    assert json.loads(ran.err)["message"].startswith("--cache-bytes '5GB' needs --cache or ")
+    ran = dstream("bench", tmp_path, "--clips-per-gop", "2", "--no-shuffle")
+    assert "--clips-per-gop needs a shuffled order" in ran.err
 
 
 def test_what_nobody_expected_hints_at_debug(monkeypatch: pytest.MonkeyPatch) -> None:

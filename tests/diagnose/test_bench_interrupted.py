@@ -156,7 +156,7 @@ def test_the_command_tells_and_ends_with_130(
     ran = interrupted_after(1, *asked, monkeypatch=monkeypatch)
     assert ran.code == 130
     assert ran.out.startswith("Interrupted in run 1 of 1: ")
-    assert "decode: the bench was interrupted" in ran.out
+    assert "fetch, decode, convert, collate: the bench was interrupted" in ran.out
     ran = interrupted_after(1, *asked, "--json", monkeypatch=monkeypatch)
     assert ran.code == 130
     assert BenchDocument.parse(ran.out).verdict.cause is Cause.INTERRUPTED
