@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from dstream.cache.lifetimes import Uses
 from dstream.loader.gop_layout import GopLayout
 from dstream.loader.plan import Draw, Draws, Order, SlotTable
+from dstream.loader.ranges import written_out
 from dstream.loader.ranks import node_ranks
 from dstream.loader.settings import ClipSettings
 from dstream.loader.source import Sample
@@ -100,9 +101,7 @@ def upcoming(
     if not len(gops):
         return []
     low, high = layout.slots_near(gops)
-    counts = np.maximum(high - low + 1, 0)
-    which = np.repeat(np.arange(len(gops)), counts)
-    near = low[which] + np.arange(len(which)) - np.repeat(np.cumsum(counts) - counts, counts)
+    which, near = written_out(low, np.maximum(high - low + 1, 0))
     epoch = now // order.total
     found: list[tuple[NDArray[np.int64], NDArray[np.int64]]] = []
     for number in {int(e) + more for e in np.unique(epoch) for more in range(_EPOCHS)}:

@@ -22,6 +22,7 @@ from dstream.loader.foresight import NodeReads, is_foreseen, least_slots, upcomi
 from dstream.loader.gop_layout import GopLayout
 from dstream.loader.partitions import PartitionSettings
 from dstream.loader.plan import Order
+from dstream.loader.ranges import written_out
 from dstream.loader.steps import Ranks, steps
 
 _CLIPS_AT_ONCE, _GOPS_AT_ONCE = 1 << 16, 1 << 12
@@ -181,9 +182,7 @@ def _read(
 ) -> None:
     draws = order.draw_many(chunk.positions)
     first, last = layout.gops_of(draws)
-    count = last - first + 1
-    clip = np.repeat(np.arange(len(count)), count)
-    gops = first[clip] + np.arange(len(clip)) - np.repeat(np.cumsum(count) - count, count)
+    clip, gops = written_out(first, last - first + 1)
     nodes, epochs = chunk.nodes[clip], draws.epochs[clip]
     samples = np.searchsorted(layout.slots.first, draws.slots, side="right") - 1
     hit = caches.read(nodes, gops, _uses(order, layout, chunk, clip, gops, samples))

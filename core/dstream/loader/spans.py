@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dstream.loader.order import Permutation, hash64, hash_many, permute_each
+from dstream.loader.ranges import written_out
 
 MIN_SPAN_CLIPS = 512
 """A cut inside of a GOP reads it twice: with GOPs of 16 clips, one in 32."""
@@ -75,8 +76,8 @@ class SpanLine:
         chunks = -(-len(lengths) // _CHUNK)
         for lanes in np.array_split(np.arange(len(pieces)), min(chunks, len(pieces)) or 1):
             count = pieces[lanes]
-            lane = np.repeat(lanes, count)
-            within = np.arange(len(lane)) - np.repeat(np.cumsum(count) - count, count)
+            which, within = written_out(np.zeros_like(count), count)
+            lane = lanes[which]
             keys = hash_many(_IN_EPOCH, dealt.seed, epoch, lane)
             number = begin[lane] + permute_each(within, pieces[lane], keys)
             low, high, slot = dealt.spans_at(number)
