@@ -51,8 +51,8 @@ def found(paces: dict[Stage, Pace], counts: Snapshot | None = None, **setup: Any
     facts = RunFacts(10.0, 0.5, fetchers=4, workers=2, prefetch=2)
     counts = counts or Snapshot(sums={"clips.delivered": 80, "clips.decoded": 90})
     given: dict[str, Any] = {
-        "slots": 1000, "batch_size": 8, "settings": LoaderSettings(workers=2), "step_s": 0.0,
-        "cpus": 2, "opening_s": 0.5, "opening_requests": 6,
+        "slots": 1000, "batch_size": 8, "settings": LoaderSettings(workers=2, prefetch=2),
+        "step_s": 0.0, "cpus": 2, "opening_s": 0.5, "opening_requests": 6,
     }  # fmt: skip
     whole = WholeRun(
         report=make_report(counts, counts, facts),
@@ -125,7 +125,7 @@ def test_the_limits_of_a_run() -> None:
     assert run.bytes_per_clip == 500_000
     assert run.unthrottled == pytest.approx(16 / 0.1)  # what ``auto`` begins with
     assert run.uncached == 100
-    fixed = replace(LoaderSettings(workers=2), fetchers=4)
+    fixed = replace(LoaderSettings(workers=2, prefetch=2), fetchers=4)
     assert measured(found(PACES, settings=fixed)).unthrottled == pytest.approx(4 / 0.1)
 
 
@@ -147,7 +147,7 @@ def test_a_step_adds_to_handing_over() -> None:
 def test_copies_limit_only_what_is_copied() -> None:
     paces = {**PACES, Stage.COPY: pace(8, 5.0)}
     assert Pool.COPYING not in measured(found(paces)).limits
-    settings = LoaderSettings(workers=2, device="cuda:0")
+    settings = LoaderSettings(workers=2, prefetch=2, device="cuda:0")
     assert measured(found(paces, settings=settings)).limits[Pool.COPYING] == 5
 
 

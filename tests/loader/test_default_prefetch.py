@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dstream.loader.settings import default_prefetch
+from dstream.loader.settings import LoaderSettings, default_prefetch
 
 
 @given(st.integers(1, 512), st.integers(1, 256))
@@ -25,3 +25,8 @@ def test_default_prefetch_of(
     batch_size: int, workers: int, device: str | None, expected: int
 ) -> None:
     assert default_prefetch(batch_size, workers, device) == expected
+
+
+def test_settings_have_no_other_default() -> None:
+    with pytest.raises(TypeError, match="prefetch"):
+        LoaderSettings(workers=2)  # type: ignore[call-arg]

@@ -136,7 +136,7 @@ def latents(tmp_path: Path) -> dict[str, Any]:
 
 def loader_of(clips: Clips, direct: DirectRows, meter: Meter) -> Loader:
     made = clips.reader(direct=direct)
-    return Loader(made, Ranks(4, 0, 1, "wrap", 1), LoaderSettings(workers=2), epochs=1)
+    return Loader(made, Ranks(4, 0, 1, "wrap", 1), LoaderSettings(workers=2, prefetch=2), epochs=1)
 
 
 @pytest.mark.parametrize("stride", [1, 3])

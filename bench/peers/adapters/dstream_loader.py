@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import dstream
 from bench_repo import NAME
 from dstream.loader.concurrency import FIRST
-from dstream.loader.settings import LoaderSettings
+from dstream.loader.settings import default_prefetch
 from peers.adapters.protocol import Seen, Task, answer
 
 
@@ -26,7 +26,7 @@ def opened(task: Task) -> Iterator[Seen]:
 
 def stock_clips(task: Task) -> int:
     """Decoded ahead, being decoded, and fetched ahead."""
-    return LoaderSettings().prefetch + task.cores + FIRST
+    return default_prefetch(1, task.cores) + task.cores + FIRST
 
 
 if __name__ == "__main__":

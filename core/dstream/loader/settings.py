@@ -72,8 +72,8 @@ class LoaderSettings:
     """Decoding threads."""
     fetchers: Fetchers = "auto"
     """Fetching threads, each with one request at a time; ``auto`` finds how many it takes."""
-    prefetch: int = 2
-    """Batches decoded ahead of the one in use."""
+    prefetch: int
+    """Batches decoded ahead of the one in use; see :func:`default_prefetch`."""
     inflight_bytes: int = 256 * MIB
     """Compressed bytes that are fetched and not yet decoded."""
     merge_gap_bytes: int = 64 * KIB
