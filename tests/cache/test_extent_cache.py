@@ -195,6 +195,32 @@ def test_a_fetch_that_fails_is_tried_by_whoever_waited_for_it(tmp_path: Path) ->
     assert got == [b"ab"]
 
 
+def test_what_another_thread_fetches_is_a_hit_that_joined_it(tmp_path: Path) -> None:
+    meter = Meter()
+    cache = ExtentCache(tmp_path, BUDGET, meter=meter)
+    began, go_on = threading.Event(), threading.Event()
+
+    def first(_: Sequence[int]) -> list[bytes]:
+        began.set()
+        go_on.wait()
+        return [b"ab"]
+
+    def second(missing: Sequence[int]) -> list[bytes]:
+        assert missing == [0]  # and has found that the other one is on its way
+        go_on.set()
+        return [b"cde"]
+
+    one = threading.Thread(target=cache.read, args=(identity(), [ByteRange(0, 2)], first))
+    one.start()
+    began.wait()
+    both = [ByteRange(2, 5), ByteRange(0, 2)]
+    assert cache.read(identity(), both, second) == [b"cde", b"ab"]
+    one.join()
+    assert cache.read(identity(), both, lambda _: pytest.fail("they are there")) == [b"cde", b"ab"]
+    sums = meter.snapshot().sums
+    assert (sums["cache.hits"], sums["cache.joined"], sums["cache.misses"]) == (3, 1, 2)
+
+
 def test_it_is_opened_anew_in_another_process(tmp_path: Path) -> None:
     reader = Reader(tmp_path, BUDGET)
     reader.read(0)

@@ -12,6 +12,7 @@ from dstream.diagnose.bench.alone import Pace, undisturbed
 from dstream.diagnose.bench.document import Stage
 from dstream.diagnose.bench.engines import Engines
 from dstream.diagnose.bench.limits import Pool
+from dstream.diagnose.bench.roofline import held_share
 from dstream.diagnose.bench.run import WholeRun
 from dstream.diagnose.bench.stages import Found, Setup, measured, stage_rates
 from dstream.loader.report import RunFacts, make_report
@@ -173,3 +174,15 @@ def test_a_row_for_each_stage() -> None:
     assert rows[Stage.CONSUMER].own_rate == pytest.approx(2.5)
     assert not rows[Stage.COPY].measured
     assert rows[Stage.COPY].why_not
+
+
+@pytest.mark.parametrize(
+    ("hits", "joined", "misses", "expected"),
+    [(0, 0, 0, 0.0), (6, 6, 94, 0.0), (9, 1, 2, 8 / 11), (5, 0, 0, 1.0)],
+)
+def test_a_cache_holds_what_its_disk_had(
+    hits: int, joined: int, misses: int, expected: float
+) -> None:
+    """And not what one thread had because another was fetching it from the store."""
+    sums = {"cache.hits": hits, "cache.joined": joined, "cache.misses": misses}
+    assert held_share(Snapshot(sums=sums)) == expected

@@ -273,6 +273,7 @@ class ExtentCache:
             if flight.data is not None:
                 got[key] = flight.data
                 self._count_hits([flight.data])
+                self._meter.add("cache.joined", 1)
 
     def _count_hits(self, pieces: Iterable[bytes]) -> None:
         sizes = [len(data) for data in pieces]

@@ -18,6 +18,7 @@ from dstream.diagnose.bench.stages import Found
 from dstream.errors import DstreamError
 from dstream.loader.clips import Clips
 from dstream.loader.loader import Loader
+from dstream.measure import Snapshot
 from dstream.media.decoders.choice import DEPTHS
 
 _LONGEST_S, _SHORTEST_S = 2.0, 0.2
@@ -28,6 +29,8 @@ _MANY_FETCHERS = 64
 _AMPLIFIED = 2.0
 """Frames decoded for a delivered one, from which on decoding less is tried."""
 _MOST_PER_GOP = 16
+_MOSTLY_HELD = 0.9
+"""Of what clips need, from which on reading it is reading the cache."""
 
 
 def seconds_alone(wall_s: float) -> float:
@@ -37,6 +40,17 @@ def seconds_alone(wall_s: float) -> float:
     (0.2, 1.0, 2.0)
     """
     return min(_LONGEST_S, max(_SHORTEST_S, wall_s * _PART))
+
+
+def held_share(counts: Snapshot) -> float:
+    """Of what was read through a cache, what its disk had.
+
+    A piece that another thread was fetching is a hit, but says nothing of the disk.
+    """
+    hits, joined, misses = (
+        counts.sums.get(f"cache.{name}", 0.0) for name in ("hits", "joined", "misses")
+    )
+    return (hits - joined) / max(hits + misses, 1.0)
 
 
 def why_no_gpu() -> str:
@@ -131,9 +145,8 @@ class Roofline:
 
     def _cache(self) -> Pace:
         pace = self._alone.fetch(self._alone.units(use_cache=True), self._found.fetchers)
-        hits, misses = (pace.counts.sums.get(f"cache.{name}", 0) for name in ("hits", "misses"))
-        if misses > 0.1 * (hits + misses):
-            share = hits / (hits + misses)
+        share = held_share(pace.counts)
+        if share < _MOSTLY_HELD:
             raise DstreamError(f"it holds {share:.0%} of what these clips need")
         return pace
 
