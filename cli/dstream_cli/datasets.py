@@ -13,7 +13,9 @@ from dstream.format.chosen_rows import StoredTable, describe_samples
 from dstream.format.manifest import Manifest, TableRef
 from dstream.format.tables import read_table
 from dstream.measure import Purpose
-from dstream.units import format_bytes, format_duration
+from dstream.media.row_form import ARRAY_CODEC
+from dstream.units import format_bytes
+from dstream_cli.lengths import length
 from dstream_cli.plain import counted, timestamp
 from dstream_cli.render import Facts, Part, Table
 
@@ -164,7 +166,7 @@ def generation_parts(document: Document) -> list[Part]:
         ("samples", f"{totals.samples:,} from {counted(totals.files, 'file')}"),
         ("splits", ", ".join(f"{split} {n:,}" for split, n in document["splits"].items())),
         *((("labels", ", ".join(document["labels"])),) if document["labels"] else ()),
-        ("length", format_duration(totals.duration_s)),
+        ("length", length(totals.duration_s, sum(map(_rows_s, document["kinds"])))),
         ("bytes", f"{format_bytes(totals.bytes)}; index {format_bytes(document['index_bytes'])}"),
         ("layout", ", ".join(f"{layout} ({counted(n, 'part')})" for layout, n in layouts.items())),
         ("recipe", recipe["name"] + params),
@@ -187,7 +189,12 @@ def generation_parts(document: Document) -> list[Part]:
 
 def _kind_row(kind: Document) -> tuple[object, ...]:
     names = ("container", "codec", "size", "pix_fmt", "frame_rate", "streams")
-    return (*(kind[name] for name in names), format_duration(kind["duration_s"]))
+    return (*(kind[name] for name in names), length(kind["duration_s"], _rows_s(kind)))
+
+
+def _rows_s(kind: Document) -> float:
+    """Of its length, what is rows of arrays."""
+    return float(kind["duration_s"]) if kind["codec"] == ARRAY_CODEC else 0.0
 
 
 def quarantine_table(rows: Sequence[Document]) -> Table:

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from dstream.ingest import Estimate, LayoutEstimate
 from dstream.units import format_bytes, format_duration
+from dstream_cli.lengths import RECIPE_OF_ROWS, length
 from dstream_cli.plain import counted
 from dstream_cli.render import Facts, Part, Table
 
 
-def estimate_parts(found: Estimate, unit: str) -> list[Part]:
+def estimate_parts(found: Estimate, unit: str, recipe: str) -> list[Part]:
     """The estimate for people: what was found, then both layouts side by side.
 
     Args:
         found: the estimate.
         unit: what a file of the recipe is called, such as ``video``.
+        recipe: its name.
     """
+    rows_s = found.duration_s if recipe == RECIPE_OF_ROWS else 0.0
     facts: list[tuple[str, object]] = [
         (
             "found",
@@ -29,7 +32,7 @@ def estimate_parts(found: Estimate, unit: str) -> list[Part]:
         (
             "expected",
             f"{counted(found.usable_videos, f'usable {unit}')}, "
-            f"{format_duration(found.duration_s)} in all",
+            f"{length(found.duration_s, rows_s)} in all",
         ),
     ]
     if found.full_pass_videos:

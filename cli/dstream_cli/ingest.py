@@ -247,7 +247,8 @@ class Job:
             meter=meter,
             skips=skips,
         )
-        self.call.out.result(found, estimate_parts(found, "file" if files_of(recipe) else "video"))
+        unit = "file" if files_of(recipe) else "video"
+        self.call.out.result(found, estimate_parts(found, unit, recipe.name))
         return 0
 
     def _line(self) -> ProgressLine:

@@ -55,6 +55,8 @@ class Listed:
     aliases: dict[str, int]
     latest: int | None
     created: str
+    recipe: str | None
+    """Of the latest generation, for a dataset."""
     totals: Totals | None
     """Of the latest generation, for a dataset."""
 
@@ -65,7 +67,7 @@ def _listed(catalog: Catalog, root: Root, name: str) -> Listed:
         raise NotFoundError(f"nothing is named {name!r} here", name=name)
     aliases = row.aliases
     latest = root.generation(name, aliases["latest"]) if "latest" in aliases else None
-    is_dataset = latest is not None and latest.kind == "dataset"
+    dataset = catalog.dataset(latest) if latest and latest.kind == "dataset" else None
     return Listed(
         name=name,
         kind=row.artifact.kind,
@@ -73,20 +75,24 @@ def _listed(catalog: Catalog, root: Root, name: str) -> Listed:
         aliases=aliases,
         latest=None if latest is None else latest.version,
         created="" if latest is None else timestamp(latest.created_s),
-        totals=catalog.dataset(latest).totals if latest is not None and is_dataset else None,
+        recipe=None if dataset is None else dataset.recipe.name,
+        totals=None if dataset is None else dataset.totals,
     )
 
 
 def _row(item: Listed) -> tuple[object, ...]:
-    from dstream.units import format_bytes, format_duration
+    from dstream.units import format_bytes
+    from dstream_cli.lengths import RECIPE_OF_ROWS, length
 
     totals = item.totals
+    duration_s = 0.0 if totals is None else totals.duration_s
+    rows_s = duration_s if item.recipe == RECIPE_OF_ROWS else 0.0
     return (
         item.name,
         "none" if item.latest is None else f"v{item.latest}",
         item.kind,
         "" if totals is None else f"{totals.samples:,}",
-        "" if totals is None else format_duration(totals.duration_s),
+        "" if totals is None else length(duration_s, rows_s),
         "" if totals is None else format_bytes(totals.bytes),
         item.created,
     )

@@ -12,6 +12,7 @@ from dstream.format.index_codec import encode_index_group
 from dstream.loader.source import Sample
 from dstream.media.row_form import ARRAY_CODEC
 from dstream.units import format_bytes, format_duration
+from dstream_cli.lengths import length
 from dstream_cli.plain import counted, sparkline
 from dstream_cli.render import Facts, Part
 
@@ -101,27 +102,24 @@ def video_parts(document: Document) -> list[Part]:
     parts: list[Part] = []
     sample = document.get("sample")
     if sample is not None:
-        place = f"{sample['object']} at byte {sample['offset_bytes']:,}"
-        parts.append(
-            Facts(
-                [
-                    ("generation", document["generation"]),
-                    (
-                        "span",
-                        f"{format_duration(sample['duration_s'])} "
-                        f"from {format_duration(sample['start_s'])}",
-                    ),
-                    ("bytes in", place),
-                    ("store", sample["store"]),
-                    ("side files", ", ".join(sample["side"]) or "none"),
-                ],
-                title=sample["key"],
-            )
-        )
+        is_rows = document["tracks"][0]["codec"] == ARRAY_CODEC
+        parts.append(Facts(_sample_facts(document["generation"], sample, is_rows), sample["key"]))
     for number, track in enumerate(document["tracks"]):
         several = len(document["tracks"]) > 1
         parts += _track_parts(track, f"track {number}" if several else "")
     return parts
+
+
+def _sample_facts(generation: str, sample: Document, is_rows: bool) -> list[tuple[str, object]]:
+    start_s, lasts_s = sample["start_s"], sample["duration_s"]
+    start = f"{start_s:,.0f}" if is_rows else format_duration(start_s)
+    return [
+        ("generation", generation),
+        ("span", f"{length(lasts_s, lasts_s if is_rows else 0.0)} from {start}"),
+        ("bytes in", f"{sample['object']} at byte {sample['offset_bytes']:,}"),
+        ("store", sample["store"]),
+        ("side files", ", ".join(sample["side"]) or "none"),
+    ]
 
 
 def _pixels(track: Document) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -174,7 +175,7 @@ def test_show_an_array_in_rows(tmp_path: Path) -> None:
     assert dstream("init", repo).code == 0
     ingest = ("ingest", tmp_path / "source", "--name", "latents", "--recipe", "arrays")
     estimate = dstream(*ingest, "--dry-run").out
-    assert "expected  1 usable file, 1 min 40 s in all" in estimate
+    assert "expected  1 usable file, 100 rows in all" in estimate
     assert "video" not in estimate
     ran = dstream(*ingest, "--repo", repo)
     assert ran.code == 0
@@ -183,7 +184,12 @@ def test_show_an_array_in_rows(tmp_path: Path) -> None:
                      "--cache-bytes", "64MB")  # fmt: skip
     assert warmed.out.startswith("files  1 of 1")
     assert "video" not in warmed.out + warmed.err
+    assert " dataset        1  100 rows  " in dstream("ls", "--repo", repo).out
+    told = dstream("show", "latents", "--repo", repo).out
+    assert re.search(r"^length +100 rows$", told, re.MULTILINE)
+    assert re.search(r"^npy +array .* 1 +100 rows$", told, re.MULTILINE)
     told = dstream("show", "latents", "a.npy", "--repo", repo).out
+    assert re.search(r"^span +100 rows from 0$", told, re.MULTILINE)
     assert "float32[4,6]" in told
     assert "rows    100" in told
     assert not any(word in told for word in ("video", "GOP", "pixels", "frame"))
