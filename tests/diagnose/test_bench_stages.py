@@ -61,7 +61,7 @@ def found(paces: dict[Stage, Pace], counts: Snapshot | None = None, **setup: Any
         clips_per_second=8.0,
         stall_share=0.8,
         wall_s=10.0,
-        cpu_s=9.0,
+        cpu_per_clip_s=0.1,
     )
     return Found(Setup(**{**given, **setup}), whole, 4, paces)
 
@@ -109,7 +109,7 @@ def test_the_decoder_is_named(engines: Engines | None, unit: str) -> None:
 
 def test_a_part_of_a_cpu_counts_as_one() -> None:
     run = measured(found(PACES, cpus=1.5))
-    assert run.limits[Pool.CPU] == 1.5 * 90 / 9.0
+    assert run.limits[Pool.CPU] == pytest.approx(1.5 / 0.1)
     assert run.cpus == 1
     assert measured(found(PACES, cpus=0.5)).cpus == 1
 
@@ -120,7 +120,7 @@ def test_the_limits_of_a_run() -> None:
         Pool.FETCHING: 100.0,
         Pool.DECODING: 20.0,
         Pool.CONSUMING: pytest.approx(8000.0),
-        Pool.CPU: 2 * 90 / 9.0,
+        Pool.CPU: 2 / 0.1,
     }
     assert run.request_s == pytest.approx(0.1)
     assert run.bytes_per_clip == 500_000

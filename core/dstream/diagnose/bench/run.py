@@ -45,8 +45,8 @@ class WholeRun:
     """Of the same time, that the consumer waited."""
     wall_s: float
     """From the first request for a batch to the end of the last step."""
-    cpu_s: float
-    """Of this process in it."""
+    cpu_per_clip_s: float
+    """See :func:`cpu_per_clip`."""
     error: DstreamError | None = None
     """What ended it early."""
     is_interrupted: bool = False
@@ -63,6 +63,8 @@ class Moment:
     decoded: int
     """Clips made, those that wait for their batches included."""
     waited_s: float
+    cpu_s: float = 0.0
+    """Of this process, until then."""
 
 
 def steady_pace(first: Moment, last: Moment) -> tuple[float, float]:
@@ -88,6 +90,22 @@ def steady_pace(first: Moment, last: Moment) -> tuple[float, float]:
     return max(0, clips) / seconds, min(1.0, waited_s / seconds)
 
 
+def cpu_per_clip(first: Moment, last: Moment) -> float:
+    """CPU seconds of this process for a clip that was decoded after the first batch; 0: unknown.
+
+    What comes before is starting: threads, decoders and modules. Of a single batch all counts.
+
+    >>> cpu_per_clip(Moment(1.0, 8, 24, 1.0, 2.0), Moment(3.0, 48, 64, 2.0, 6.0))
+    0.1
+    >>> cpu_per_clip(Moment(2.0, 8, 25, 1.0, 2.5), Moment(2.0, 8, 25, 1.0, 2.5))
+    0.1
+    """
+    if last == first:
+        first = Moment(0.0, 0, 0, 0.0)
+    clips = last.decoded - first.decoded
+    return (last.cpu_s - first.cpu_s) / clips if clips > 0 else 0.0
+
+
 def run_whole(
     clips: Clips,
     loader: Loader,
@@ -107,7 +125,7 @@ def run_whole(
         tell: hears how many clips there were, after each batch.
         interruption: ends it early.
     """
-    before, cpu_s = clips.meter.snapshot(), time.process_time()
+    before, began_cpu_s = clips.meter.snapshot(), time.process_time()
     began_s = ended_s = clock.monotonic_s()
     first = last = Moment(0.0, 0, 0, 0.0)
     own = Meter()
@@ -125,6 +143,7 @@ def run_whole(
                         last.delivered + len(batch),
                         int(sums.get("clips.decoded", 0)),
                         sums.get("seconds.wait", 0.0),
+                        time.process_time() - began_cpu_s,
                     )
                     first = first if first.delivered else last
                     tell(last.delivered)
@@ -146,7 +165,6 @@ def run_whole(
             is_interrupted, ended_s = True, max(ended_s, began_s + last.at_s)
         except DstreamError as failed:
             error, ended_s = failed, clock.monotonic_s()
-        cpu_s = time.process_time() - cpu_s
         report = loader.report()
     # Threads that were left in a wait have come home: now all of their time is counted.
     sums = clips.meter.snapshot().minus(before).sums
@@ -157,7 +175,7 @@ def run_whole(
         clips_per_second=clips_per_second,
         stall_share=stall_share,
         wall_s=ended_s - began_s,
-        cpu_s=cpu_s,
+        cpu_per_clip_s=cpu_per_clip(first, last),
         error=error,
         is_interrupted=is_interrupted,
     )

@@ -117,8 +117,8 @@ def _limits(found: Found) -> dict[Pool, float]:
         limits[Pool.CONSUMING] = together([rate, step])
     if (rate := found.alone(Stage.COPY)) and setup.settings.device not in (None, "cpu"):
         limits[Pool.COPYING] = rate
-    if found.whole.cpu_s > 0 and report.clips_decoded:
-        limits[Pool.CPU] = setup.cpus * report.clips_decoded / found.whole.cpu_s
+    if found.whole.cpu_per_clip_s > 0:
+        limits[Pool.CPU] = setup.cpus / found.whole.cpu_per_clip_s
     return limits
 
 
