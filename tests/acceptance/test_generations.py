@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -22,11 +23,11 @@ WHOLE_FOLDER = 81
 
 
 def first_clips(url: str, reference: str, options: StoreOptions | None) -> list[str]:
-    """Hashes of a few batches."""
+    """Hashes of a few batches: another generation has another order from the first clip on."""
     with dstream.open(url, options=options) as repo:
         clips = repo.clips(reference, frames=4, fps=8, resize=(48, 64), array="numpy")
-        with clips.loader(4, epochs=1, workers=2) as loader:
-            return [found for batch, _ in zip(loader, range(8)) for found in clip_hashes(batch)]  # noqa: B905
+        with clips.loader(4, epochs=1, workers=2, prefetch=1) as loader:
+            return [found for batch in islice(loader, 3) for found in clip_hashes(batch)]
 
 
 def check(url: str, source: str, layout: Layout, options: StoreOptions | None) -> None:
