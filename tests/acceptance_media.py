@@ -18,6 +18,7 @@ from pathlib import Path
 import av
 import numpy as np
 import xxhash
+from numpy.typing import NDArray
 
 import dstream
 from dstream.errors import DstreamError, MediaError
@@ -80,19 +81,23 @@ class Given:
 
 
 def reference(folder: Path, name: str, places: int) -> Reference:
-    """Decode the file twice from end to end: for the times of its frames, then for pixels."""
+    """Decode the file from end to end, for the times of its frames and the pixels of those chosen.
+
+    Which frames the clips show is only known at the end. Those that the packets' times foretell
+    are hashed on the way; where they foretold others, pixels take a decode of their own.
+    """
     faulthandler.dump_traceback_later(HANG_S, exit=True)
     began_s = time.process_time()
     path = folder / name
     track = _track(path)
-    shown = _shown(path, track)
-    generator = np.random.default_rng(xxhash.xxh3_64_intdigest(name.encode()))
-    chosen = [
-        [_choose(shown, stride, float(generator.uniform()), track) for stride in KINDS]
-        for _ in range(places * CLIPS_OF_A_KIND)
-    ]
-    numbers = {frame.number for clips in chosen for _, frames in clips for frame in frames}
-    hashes = _hashes(path, track, numbers - {None})
+    starts = np.random.default_rng(xxhash.xxh3_64_intdigest(name.encode())).uniform(
+        size=(places * CLIPS_OF_A_KIND, len(KINDS))
+    )
+    _, foretold = _chosen(_foretold(path, track), starts, track)
+    shown, hashes = _shown(path, track, foretold)
+    chosen, numbers = _chosen(shown, starts, track)
+    if numbers - hashes.keys():
+        hashes = _hashes(path, track, numbers)
     wanted = [
         Wanted(
             stride,
@@ -169,13 +174,26 @@ class Shown:
     """In the order in which frames come out; None where the decoder rejects its packet."""
 
 
-def _shown(path: Path, track: VideoTrack) -> list[Shown]:
+def _foretold(path: Path, track: VideoTrack) -> list[Shown]:
+    """The frames as far as the packets tell, without a decode."""
+    with av.open(str(path)) as container:
+        stream = container.streams[track.track_id]
+        assert stream.time_base is not None
+        packets = [packet for packet in container.demux(stream) if packet.size]
+        seen = [packet.dts if track.container == "avi" else packet.pts for packet in packets]
+        times = sorted({time for time in seen if time is not None})
+        return [Shown(time * stream.time_base, number) for number, time in enumerate(times)]
+
+
+def _shown(path: Path, track: VideoTrack, wanted: set[int]) -> tuple[list[Shown], dict[int, int]]:
     """The file's frames in the order of their times, the first of those with equal times.
 
-    AVI stores no presentation times, and libav gives its frames those of decoding: there the
-    frames have the times of the chunks in turn.
+    And hashes of those that are wanted, by number. AVI stores no presentation times, and libav
+    gives its frames those of decoding: there the frames have the times of the chunks in turn.
     """
     out: list[int | None] = []
+    hashes: dict[int, int] = {}
+    converter = FrameConverter(PixelSettings())
     chunks: list[int] = []
     rejected: list[int | None] = []
     with av.open(str(path)) as container:
@@ -188,17 +206,37 @@ def _shown(path: Path, track: VideoTrack) -> list[Shown]:
             if packet.size and packet.dts is not None:
                 chunks.append(packet.dts)
             try:
-                out += [frame.pts for frame in packet.decode()]
+                frames = packet.decode()
             except av.error.FFmpegError:
                 rejected.append(packet.pts)
+                continue
+            for place, frame in enumerate(frames, len(out)):
+                if place in wanted:
+                    hashes[place] = _pixels(converter, track, frame)
+            out += [frame.pts for frame in frames]
     if track.container == "avi":
         times = sorted(chunks)[: len(out)]
-        return [Shown(dts * base, number) for number, dts in enumerate(times)]
+        return [Shown(dts * base, number) for number, dts in enumerate(times)], hashes
     numbers: dict[int, int | None] = {}
     for number, pts in [*enumerate(out), *((None, pts) for pts in rejected)]:
         if pts is not None:
             numbers.setdefault(pts, number)
-    return [Shown(pts * base, numbers[pts]) for pts in sorted(numbers)]
+    return [Shown(pts * base, numbers[pts]) for pts in sorted(numbers)], hashes
+
+
+_Chosen = list[list[tuple[float, list[Shown]]]]
+
+
+def _chosen(
+    shown: Sequence[Shown], starts: NDArray[np.float64], track: VideoTrack
+) -> tuple[_Chosen, set[int]]:
+    """The clips, and the numbers of their frames."""
+    chosen = [
+        [_choose(shown, stride, start, track) for stride, start in zip(KINDS, row, strict=True)]
+        for row in starts.tolist()
+    ]
+    frames = [frame for row in chosen for _, clip in row for frame in clip]
+    return chosen, {frame.number for frame in frames if frame.number is not None}
 
 
 def _choose(
@@ -230,7 +268,7 @@ def _choose(
     return start_s, [shown[first + i * stride] for i in range(frames)]
 
 
-def _hashes(path: Path, track: VideoTrack, wanted: set[int | None]) -> dict[int, int]:
+def _hashes(path: Path, track: VideoTrack, wanted: set[int]) -> dict[int, int]:
     """Of the wanted frames as displayed, in RGB; ends after the last of them."""
     found: dict[int, int] = {}
     converter = FrameConverter(PixelSettings())
