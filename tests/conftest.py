@@ -1,20 +1,25 @@
 """Services and files that many tests share.
 
 ``DSTREAM_RGW_ENDPOINT`` names a Ceph RGW that runs already, ``DSTREAM_MEDIA`` a folder of real
-videos; ``DSTREAM_REQUIRE=rgw,media,gpu`` makes their absence a failure instead of a skip. GPU
+videos; ``DSTREAM_REQUIRE=rgw,media,gpu,fast`` makes their absence a failure instead of a skip. GPU
 tests that did not run are counted at the end of the run.
 """
 
 from __future__ import annotations
 
 import os
+import shutil
 import signal
-from collections.abc import Iterator
+import subprocess
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import hypothesis
 import pytest
 
+from dstream.measure import Meter
+from dstream.store import libcurl, s3_engine, s3_ranged
+from dstream.store.s3_connection import Connection, Endpoint
 from gpu_presence import gpu_absence
 from s3_services import (
     ACCESS_KEY,
@@ -68,6 +73,41 @@ def aws_environment() -> Iterator[None]:
         patch.setenv("AWS_CONFIG_FILE", os.devnull)
         patch.setenv("AWS_SHARED_CREDENTIALS_FILE", os.devnull)
         yield
+
+
+@pytest.fixture(params=["python", "native"])
+def each_engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Ranged reads of S3 by one engine after the other, whatever a store is asked for.
+
+    But for what the native one leaves to Python anyway.
+    """
+    name = str(request.param)
+    if name == "native" and isinstance(libcurl.load(), str):
+        absent("fast", "pycurl is not installed")
+
+    def forced(_: str, endpoint: Endpoint, meter: Meter) -> Callable[[], Connection]:
+        engine = "auto" if s3_engine.unsuited(endpoint) else name
+        return s3_engine.connector(engine, endpoint, meter)
+
+    monkeypatch.setattr(s3_ranged, "connector", forced)
+    return name
+
+
+@pytest.fixture(scope="session")
+def localhost_certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A key and its certificate for 127.0.0.1 in one file; the certificate is its own authority."""
+    if shutil.which("openssl") is None:
+        pytest.skip("openssl is not installed")
+    folder = tmp_path_factory.mktemp("certificate")
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj",
+         "/CN=localhost", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1",
+         "-keyout", folder / "key.pem", "-out", folder / "certificate.pem"],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    both = folder / "both.pem"
+    both.write_text((folder / "key.pem").read_text() + (folder / "certificate.pem").read_text())
+    return both
 
 
 @pytest.fixture(scope="session")

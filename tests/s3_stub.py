@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import http.client
 import socket
+import ssl
 import struct
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from urllib.parse import urlsplit
 
 
@@ -50,18 +52,25 @@ Answerer = Callable[[Request], Reply]
 class Stub:
     """The server; ``requests`` holds what came in."""
 
-    def __init__(self) -> None:
+    def __init__(self, certificate: Path | None = None) -> None:
         self.requests: list[Request] = []
         self.stopped = threading.Event()
         self.answer: Answerer = lambda request: s3_error(404, "NoSuchKey")
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
         self._server.daemon_threads = True
+        self._scheme = "http" if certificate is None else "https"
+        if certificate is not None:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(certificate)
+            self._server.socket = context.wrap_socket(
+                self._server.socket, server_side=True, do_handshake_on_connect=False
+            )
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,))
         self._thread.start()
 
     @property
     def endpoint_url(self) -> str:
-        return f"http://127.0.0.1:{self._server.server_address[1]}"
+        return f"{self._scheme}://127.0.0.1:{self._server.server_address[1]}"
 
     def close(self) -> None:
         self.stopped.set()
@@ -123,7 +132,7 @@ class Stub:
                     self.wfile.write(body[reply.stall_at :])
 
             def handle(self) -> None:
-                with contextlib.suppress(ConnectionError):  # the client went away
+                with contextlib.suppress(ConnectionError, ssl.SSLError):  # the client went away
                     super().handle()
 
             def log_message(self, *_: object) -> None:
@@ -173,8 +182,11 @@ def remembered(inner: Answerer) -> Answerer:
 
 
 @contextmanager
-def stub_server() -> Iterator[Stub]:
-    stub = Stub()
+def stub_server(certificate: Path | None = None) -> Iterator[Stub]:
+    """Args:
+    certificate: file of a key and its certificate; the server speaks TLS.
+    """
+    stub = Stub(certificate)
     try:
         yield stub
     finally:

@@ -233,6 +233,7 @@ def test_delay_and_bandwidth_are_added(rgw_bucket: S3Place) -> None:
 # The numbers add up
 
 
+@pytest.mark.usefixtures("each_engine")
 def test_loader_proxy_and_server_agree(rgw_bucket: S3Place, rgw_log: Path, tmp_path: Path) -> None:
     s3 = plain_client(rgw_bucket.endpoint_url)
     for number in range(8):

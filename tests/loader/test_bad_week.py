@@ -104,6 +104,7 @@ STALLS = [
 ]
 
 
+@pytest.mark.usefixtures("each_engine")
 @pytest.mark.parametrize("stall", STALLS)
 def test_a_read_has_a_deadline(front: Stub, stall: dict[str, Any]) -> None:
     body = np.random.default_rng(0).bytes(1000)
@@ -118,6 +119,7 @@ def test_a_read_has_a_deadline(front: Stub, stall: dict[str, Any]) -> None:
     store.close()
 
 
+@pytest.mark.usefixtures("each_engine")
 def test_a_slow_store_is_waited_for_longer_each_time(front: Stub) -> None:
     body = b"x" * 1000
     named = {"Content-Range": "bytes 0-999/1000", "ETag": '"e"'}

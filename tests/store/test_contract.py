@@ -38,6 +38,7 @@ class TestLocal(StoreContract):
         return Upload(key, name, 0.0)
 
 
+@pytest.mark.usefixtures("each_engine")
 class S3Contract(StoreContract):
     large_bytes = pytest.fixture(lambda self: 33 * MIB)
 

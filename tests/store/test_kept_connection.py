@@ -10,10 +10,12 @@ from contextlib import contextmanager
 import pytest
 
 from dstream.clock import FakeClock
+from dstream.measure import Meter
 from dstream.store import s3_ranged
 from dstream.store.opening import StoreOptions
 from dstream.store.s3 import S3Store
-from dstream.store.s3_http import Endpoint, KeptConnection
+from dstream.store.s3_connection import Endpoint
+from dstream.store.s3_engine import connector
 from s3_stub import Reply, stub_server
 
 BODY = bytes(range(256)) * 40
@@ -45,7 +47,7 @@ def answering(answers: Sequence[Sequence[bytes]]) -> Iterator[Endpoint]:
         thread.join()
 
 
-def test_heads_of_any_length_with_and_without_their_bodies() -> None:
+def test_heads_of_any_length_with_and_without_their_bodies(each_engine: str) -> None:
     answers = []
     for padding in (1, 1, 3, 2, 900, 899, 901, 1, 3000, 1):
         whole = head(padding) + BODY
@@ -53,9 +55,9 @@ def test_heads_of_any_length_with_and_without_their_bodies() -> None:
         for cut in (end, 10, end - 3, end + 1, end + 2048, len(whole)):
             answers.append((whole[:cut], whole[cut:]))
     with answering(answers) as endpoint:
-        connection = KeptConnection(endpoint)
+        connection = connector(each_engine, endpoint, Meter())()
         for _ in answers:
-            answer = connection.get("/", {}, 20.0)
+            answer = connection.get("/", {}, lambda _: 20.0, len(BODY))
             assert (answer.status, answer.headers["content-length"]) == (206, str(len(BODY)))
             assert answer.read() == BODY
         connection.close()

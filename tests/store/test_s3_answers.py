@@ -27,6 +27,8 @@ from dstream.store.retry import is_retryable
 from dstream.store.s3 import S3Store
 from s3_stub import Reply, Request, Stub, s3_error, stub_server
 
+pytestmark = pytest.mark.usefixtures("each_engine")
+
 ETAG = "0123456789abcdef"
 DATA = bytes(range(100))
 

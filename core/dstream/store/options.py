@@ -10,6 +10,8 @@ from dstream.store.retry import RetryPolicy
 
 ARGUMENTS_VARIABLE = "DSTREAM_S3_ARGS"
 UNSIGNED_VARIABLE = "DSTREAM_S3_NO_SIGN_REQUEST"
+ENGINE_VARIABLE = "DSTREAM_S3_ENGINE"
+ENGINES = ("auto", "python", "native")
 
 # The store sets these itself; a user's value would change what is read or written.
 _OURS = {
@@ -47,6 +49,9 @@ class StoreOptions:
     time each time, up to ``read_timeout_s``. Its body has a second a MiB more."""
     commit_timeout_s: float = 10.0
     """Read timeout of put-if-absent: an answer that late is settled by reading back."""
+    engine: str = "auto"
+    """What makes ranged reads: ``native`` (libcurl, the extra ``fast``), ``python``, or ``auto``:
+    native over TLS, where it is installed."""
     connections: int = 64
     """Most connections kept for everything but ranged reads, which keep one a thread."""
     part_bytes: int = 16 * 1024 * 1024
@@ -60,6 +65,8 @@ class StoreOptions:
             raise InvalidInputError(
                 f"S3 addressing {self.addressing!r} is unknown; use auto, path or virtual"
             )
+        if self.engine not in ENGINES:
+            raise InvalidInputError(f"engine {self.engine!r} is unknown; use {', '.join(ENGINES)}")
         timeouts = self.connect_timeout_s, self.read_timeout_s, self.stall_timeout_s
         if not min(timeouts) > 0:
             raise InvalidInputError(f"S3 timeouts must be above 0 seconds, got {min(timeouts)}")
@@ -70,11 +77,14 @@ class StoreOptions:
                 raise InvalidInputError(f"the S3 argument {name} is set by dstream itself")
 
     def with_environment(self, environment: Mapping[str, str]) -> StoreOptions:
-        """Completed from ``DSTREAM_S3_ARGS`` and ``DSTREAM_S3_NO_SIGN_REQUEST``."""
+        """Completed from ``DSTREAM_S3_ARGS``, ``_NO_SIGN_REQUEST`` and ``_ENGINE``."""
         named = parse_arguments(environment.get(ARGUMENTS_VARIABLE, ""))
         unsigned = environment.get(UNSIGNED_VARIABLE, "").lower() in ("1", "true", "yes")
         return replace(
             self,
+            engine=environment.get(ENGINE_VARIABLE) or "auto"
+            if self.engine == "auto"
+            else self.engine,
             request_args={**named, **self.request_args},
             no_sign_request=self.no_sign_request or unsigned,
         )

@@ -86,9 +86,12 @@ class S3Base:
             with self._lock:
                 if self._made is None:
                     clients = Clients(self._bucket, self._options)
-                    self._made = (clients, RangedReader(self._bucket, clients, self._options))
+                    self._made = (clients, self._reader(clients))
                 made = self._made
         return made
+
+    def _reader(self, clients: Clients) -> RangedReader:
+        return RangedReader(self._bucket, clients, self._options, self._meter)
 
     def _ready_for(self, target: Target) -> tuple[Clients, RangedReader]:
         with translated(target):
@@ -150,7 +153,7 @@ class S3Base:
             if clients.key() == used[0].key():
                 clients.close()
                 return False
-            self._made = (clients, RangedReader(self._bucket, clients, self._options))
+            self._made = (clients, self._reader(clients))
         # Other threads may be in the middle of an answer: theirs are closed when they are done.
         self._meter.event("credentials", "refreshed")
         return True

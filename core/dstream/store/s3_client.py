@@ -23,8 +23,8 @@ from botocore.utils import get_environ_proxies
 
 from dstream.errors import InvalidInputError
 from dstream.store.options import StoreOptions
+from dstream.store.s3_connection import Endpoint, endpoint_of
 from dstream.store.s3_errors import Target, translated
-from dstream.store.s3_http import Endpoint, endpoint_of
 
 # What the store calls; request arguments are checked against these.
 OPERATIONS = (

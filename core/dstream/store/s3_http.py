@@ -1,20 +1,17 @@
-"""One kept HTTP connection for ranged reads, with a deadline for each whole answer.
+"""One kept HTTP connection for ranged reads in pure Python.
 
 No library's client, since a socket's timeout is no deadline: it starts anew with every byte, so
 that a body that trickles takes for ever. Here every receive looks at the time. http.client makes
-the connections, and reads all answers but plain ones. Failures are raised as botocore's
-exceptions, which are translated in one place.
+the connections, and reads all answers but plain ones.
 """
 
 from __future__ import annotations
 
 import io
-import re
 import select
 import socket
 import ssl
 import struct
-from base64 import b64encode
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from http.client import (
@@ -24,43 +21,34 @@ from http.client import (
     HTTPSConnection,
     IncompleteRead,
 )
-from typing import Any, Protocol, TypeVar, cast
-from urllib.parse import SplitResult, unquote, urlsplit
+from typing import Any, TypeVar, cast
+from urllib.parse import urlsplit
 
 from botocore import exceptions as boto
 
 from dstream.clock import SystemClock
-from dstream.errors import InvalidInputError
 from dstream.store.http_head import HEAD_END, MOST_BYTES, Head, plain_head
 from dstream.store.patience import current
+from dstream.store.s3_connection import (
+    FRESH_S,
+    SLICE_S,
+    Answer,
+    DeadlineError,
+    Endpoint,
+    require_sendable,
+)
 
 T = TypeVar("T")
 
 _CLOCK = SystemClock()
 
-_SLICE_S = 0.25
-"""How often a wait for bytes looks at the time, and whether to stop."""
-_SLICE_TIMEVAL = struct.pack("ll", 0, int(_SLICE_S * 1e6))
-
-_FRESH_S = 0.5
-"""A connection that was asked so lately is not looked at first: servers let them idle for seconds,
-and a look hands the interpreter over to another thread."""
-
-_UNSENDABLE = re.compile(r"[\x00\r\n]")
+_SLICE_TIMEVAL = struct.pack("ll", 0, int(SLICE_S * 1e6))
 
 # No delay, and probes on idle connections, so that a dead peer is noticed.
 _SOCKET_OPTIONS = (
     (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
     (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
 )
-
-
-class DeadlineError(Exception):
-    """An answer took too long; ``received_bytes`` had come by then, headers included."""
-
-    def __init__(self, received_bytes: int) -> None:
-        super().__init__(received_bytes)
-        self.received_bytes = received_bytes
 
 
 @dataclass(slots=True)
@@ -151,30 +139,6 @@ class _TimedSocket:
         return self._stream
 
 
-class Answer(Protocol):
-    """An answer whose head is here."""
-
-    @property
-    def status(self) -> int:
-        """Of HTTP."""
-        ...
-
-    @property
-    def headers(self) -> Mapping[str, str]:
-        """By their names in lower case."""
-        ...
-
-    def read(self, limit_bytes: int | None = None) -> bytes:
-        """The body, or so much of it.
-
-        Raises:
-            IncompleteRead: it ended early.
-            TimeoutError: it is late.
-            OSError, HTTPException: the connection was lost.
-        """
-        ...
-
-
 class _PlainAnswer:
     """One that is followed by a body of known length."""
 
@@ -211,29 +175,16 @@ class _AnyAnswer:
         return data
 
 
-@dataclass(frozen=True, slots=True)
-class Endpoint:
-    """Where to connect, and how."""
-
-    url: str
-    """Scheme and host of the requests."""
-    proxy_url: str | None
-    tls: ssl.SSLContext | None
-    """None for plain HTTP."""
-    connect_timeout_s: float
-
-    @property
-    def host(self) -> str:
-        """As the Host header says it: without the scheme's own port."""
-        port = ":443" if self.url.startswith("https:") else ":80"
-        return urlsplit(self.url).netloc.removesuffix(port)
-
-
 class KeptConnection:
-    """One connection, made when needed and made again when it was lost. For one thread."""
+    """A :class:`Connection` by Python's sockets.
 
-    def __init__(self, endpoint: Endpoint) -> None:
-        self._endpoint, self._host = endpoint, endpoint.host
+    Args:
+        endpoint: where to connect.
+        tls: of that endpoint; one serves all its connections.
+    """
+
+    def __init__(self, endpoint: Endpoint, tls: ssl.SSLContext | None) -> None:
+        self._endpoint, self._host, self._tls = endpoint, endpoint.host, tls
         self._limit = _Limit()
         self._head_bytes = MOST_BYTES
         """Of the last plain answer: the next is likely as long, and then its body comes alone, in
@@ -242,23 +193,18 @@ class KeptConnection:
         self._used_s = 0.0
         self._idle = select.poll()
 
-    def get(self, path: str, headers: Mapping[str, str], timeout_s: float) -> Answer:
-        """The answer's status and headers; its body is read from it.
-
-        Args:
-            path: percent-encoded, with the query.
-            headers: sent as they are, beside Host.
-            timeout_s: from now until the headers are here; see :meth:`extend`.
-
-        Raises:
-            DeadlineError: they were not.
-            BotoCoreError: there was no connection, or it was lost.
-            InvalidInputError: a header's value cannot be sent.
-        """
+    def get(
+        self,
+        path: str,
+        headers: Mapping[str, str],
+        allowed_s: Callable[[int], float],
+        body_bytes: int | None,
+    ) -> Answer:
+        """See :class:`Connection`."""
         request = self._request(path, headers)
         sock = self._ready()
         self._limit.received_bytes = 0
-        self.extend(timeout_s)
+        self.extend(allowed_s(0))
         try:
             sock.sendall(request)
             return self._answer(sock)
@@ -270,9 +216,9 @@ class KeptConnection:
             ) from error
 
     def _request(self, path: str, headers: Mapping[str, str]) -> bytes:
-        target = self._request_path(path)
-        if _UNSENDABLE.search("".join((target, *headers.values()))):
-            raise InvalidInputError("a request's headers hold line breaks or NUL characters")
+        target = self._endpoint.target(path)
+        headers = {**headers, **self._endpoint.extra_headers}
+        require_sendable(target, headers)
         lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
         return f"GET {target} HTTP/1.1\r\nHost: {self._host}\r\n{lines}\r\n".encode("latin-1")
 
@@ -285,22 +231,22 @@ class KeptConnection:
         return _PlainAnswer(head, raw)
 
     def extend(self, timeout_s: float) -> None:
-        """The rest of the answer has so long from now on."""
+        """See :class:`Connection`."""
         self._limit.until_s = _CLOCK.monotonic_s() + timeout_s
 
     def late(self) -> DeadlineError:
-        """The error for an answer that timed out."""
+        """See :class:`Connection`."""
         return DeadlineError(self._limit.received_bytes)
 
     def close(self) -> None:
-        """Let go of the connection; the next request makes another."""
+        """See :class:`Connection`."""
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()
 
     def _ready(self) -> socket.socket:
         connection, now_s = self._connection, _CLOCK.monotonic_s()
-        is_fresh = now_s - self._used_s < _FRESH_S
+        is_fresh = now_s - self._used_s < FRESH_S
         self._used_s = now_s
         # An idle connection that has something to read was closed by the server.
         if connection is None or (not is_fresh and self._idle.poll(0)):
@@ -326,7 +272,7 @@ class KeptConnection:
         for option in _SOCKET_OPTIONS:
             connection.sock.setsockopt(*option)
         if isinstance(connection.sock, ssl.SSLSocket):
-            connection.sock.settimeout(_SLICE_S)
+            connection.sock.settimeout(SLICE_S)
         else:
             # Python's own timeout takes one more system call for each receive.
             connection.sock.settimeout(None)
@@ -339,56 +285,11 @@ class KeptConnection:
         target = urlsplit(endpoint.url)
         timeout_s = endpoint.connect_timeout_s
         first = target if endpoint.proxy_url is None else urlsplit(endpoint.proxy_url)
-        if endpoint.tls is None:
+        if self._tls is None:
             return HTTPConnection(first.hostname or "", first.port, timeout=timeout_s)
         connection = HTTPSConnection(
-            first.hostname or "", first.port, timeout=timeout_s, context=endpoint.tls
+            first.hostname or "", first.port, timeout=timeout_s, context=self._tls
         )
         if endpoint.proxy_url is not None:
-            connection.set_tunnel(target.hostname or "", target.port, _proxy_headers(first))
+            connection.set_tunnel(target.hostname or "", target.port, endpoint.proxy_headers)
         return connection
-
-    def _request_path(self, path: str) -> str:
-        plain_proxy = self._endpoint.proxy_url is not None and self._endpoint.tls is None
-        return f"{self._endpoint.url}{path}" if plain_proxy else path
-
-    @property
-    def extra_headers(self) -> Mapping[str, str]:
-        """Headers that a plain proxy wants; not to be signed."""
-        if self._endpoint.proxy_url is None or self._endpoint.tls is not None:
-            return {}
-        return _proxy_headers(urlsplit(self._endpoint.proxy_url))
-
-
-def _proxy_headers(proxy: SplitResult) -> dict[str, str]:
-    if proxy.username is None:
-        return {}
-    given = f"{unquote(proxy.username)}:{unquote(proxy.password or '')}"
-    return {"Proxy-Authorization": f"Basic {b64encode(given.encode()).decode()}"}
-
-
-def endpoint_of(
-    url: str, proxies: Mapping[str, str], ca_bundle: str, connect_timeout_s: float
-) -> Endpoint:
-    """How to reach a server.
-
-    Args:
-        url: the server's, any path is left out.
-        proxies: proxy URLs by scheme.
-        ca_bundle: file of the certificates that are trusted.
-        connect_timeout_s: longest time until there is a connection.
-
-    Raises:
-        InvalidInputError: the proxy itself wants TLS.
-    """
-    parts = urlsplit(url)
-    proxy_url = proxies.get(parts.scheme) or None
-    if proxy_url is not None and proxy_url.startswith("https://"):
-        raise InvalidInputError(
-            "ranged reads cannot go through a proxy that is itself reached by TLS; give the "
-            "proxy as http://, or name the server in NO_PROXY"
-        )
-    if proxy_url is not None and "://" not in proxy_url:
-        proxy_url = f"http://{proxy_url}"
-    tls = ssl.create_default_context(cafile=ca_bundle) if parts.scheme == "https" else None
-    return Endpoint(f"{parts.scheme}://{parts.netloc}", proxy_url, tls, connect_timeout_s)

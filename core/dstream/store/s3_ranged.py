@@ -13,7 +13,7 @@ import threading
 import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from http.client import HTTPException, IncompleteRead
 from urllib.parse import quote, urlsplit
 
@@ -21,11 +21,14 @@ from botocore import exceptions as boto
 
 from dstream.clock import SystemClock
 from dstream.errors import DstreamError, ShortReadError, SourceChangedError, StorageError
+from dstream.measure import Meter
 from dstream.store.base import Blob, ObjectInfo
 from dstream.store.metered import DEADLINE_CODE
 from dstream.store.options import StoreOptions
 from dstream.store.ranges import past_end
 from dstream.store.s3_client import Clients
+from dstream.store.s3_connection import Answer, Connection, DeadlineError
+from dstream.store.s3_engine import connector
 from dstream.store.s3_errors import (
     Target,
     error_for,
@@ -33,7 +36,6 @@ from dstream.store.s3_errors import (
     http_date_s,
     parse_answer,
 )
-from dstream.store.s3_http import Answer, DeadlineError, KeptConnection
 from dstream.store.s3_sign import signed_headers
 from dstream.units import KIB, MIB
 
@@ -92,7 +94,7 @@ def allowed_s(size_bytes: int, late: int, options: StoreOptions) -> float:
 class _Line:
     """One thread's connection."""
 
-    connection: KeptConnection
+    connection: Connection
     late: int = 0
     """Answers in a row that were late."""
 
@@ -100,16 +102,16 @@ class _Line:
 class RangedReader:
     """Reads byte ranges. Used by many threads of one process; not across a fork."""
 
-    def __init__(self, bucket: str, clients: Clients, options: StoreOptions) -> None:
+    def __init__(self, bucket: str, clients: Clients, options: StoreOptions, meter: Meter) -> None:
         self._clients = clients
         self._options = options
         self._template = clients.template(bucket)
         self._path_before = urlsplit(self._template.url_before).path
         self._query = self._template.url_after.removeprefix("?")
-        self._endpoint = clients.endpoint(self._template.url_before)
-        self._host = self._endpoint.host
+        endpoint = clients.endpoint(self._template.url_before)
+        self._connect = connector(options.engine, endpoint, meter)
         self._constant = {**self._template.headers, "Accept-Encoding": "identity"}
-        self._signed = _signer(self._host, self._constant, self._template.region)
+        self._signed = _signer(endpoint.host, self._constant, self._template.region)
         self._local = threading.local()
         self._lines: weakref.WeakSet[_Line] = weakref.WeakSet()
         self._lock = threading.Lock()
@@ -140,9 +142,11 @@ class RangedReader:
     def _read(self, wanted: RangedRead, line: _Line) -> Blob:
         connection = line.connection
         path, query = self._target(wanted)
-        headers = {**self._headers(wanted, path, query), **connection.extra_headers}
         response = connection.get(
-            f"{path}?{query}" if query else path, headers, allowed_s(0, line.late, self._options)
+            f"{path}?{query}" if query else path,
+            self._headers(wanted, path, query),
+            partial(allowed_s, late=line.late, options=self._options),
+            None if wanted.stop_byte is None else wanted.stop_byte - wanted.start_byte,
         )
         status = response.status
         try:
@@ -177,7 +181,7 @@ class RangedReader:
     def _line(self) -> _Line:
         line: _Line | None = getattr(self._local, "line", None)
         if line is None:
-            line = self._local.line = _Line(KeptConnection(self._endpoint))
+            line = self._local.line = _Line(self._connect())
             weakref.finalize(line, line.connection.close)  # at the thread's end
             with self._lock:
                 self._lines.add(line)

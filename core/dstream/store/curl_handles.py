@@ -1,0 +1,142 @@
+"""What libcurl keeps of one connection, and how it is set up for our requests."""
+
+from __future__ import annotations
+
+import ctypes as c
+import select
+import socket
+import threading
+from collections.abc import Callable
+
+from dstream.store import libcurl
+from dstream.store.libcurl import Libcurl, Room
+from dstream.store.s3_connection import SLICE_S, Endpoint
+
+
+class Handles:
+    """What libcurl keeps of one connection, and its socket, which is Python's."""
+
+    def __init__(self, curl: Libcurl, endpoint: Endpoint, on_ready: Callable[[], None]) -> None:
+        self._curl, self._on_ready = curl, on_ready
+        self.easy: int = curl.easy_init()
+        # Only the main thread hears of signals, and only between two calls.
+        is_main = threading.current_thread() is threading.main_thread()
+        self._multi: int | None = curl.multi_init() if is_main else None
+        self._head = c.create_string_buffer(libcurl.HEAD_BYTES + 1)
+        self.head = Room(c.addressof(self._head), libcurl.HEAD_BYTES)
+        self._sockets: dict[int, socket.socket] = {}
+        self._may_open = False
+        self.has_sent = False
+        self._callbacks = (
+            libcurl.OpenSocket(self._open),
+            libcurl.CloseSocket(self._close),
+            libcurl.BeforeRequest(self._ready),
+        )
+        _configure(curl, self.easy, endpoint)
+        curl.point(self.easy, "HEADERDATA", self.head.stream)
+        curl.point(self.easy, "OPENSOCKETFUNCTION", self._callbacks[0])
+        curl.point(self.easy, "CLOSESOCKETFUNCTION", self._callbacks[1])
+
+    @property
+    def is_kept(self) -> bool:
+        """There is a connection."""
+        return bool(self._sockets)
+
+    @property
+    def is_ended(self) -> bool:
+        """An idle connection that has something to read was closed by the server."""
+        idle = select.poll()
+        for descriptor in self._sockets:
+            idle.register(descriptor, select.POLLIN)
+        return bool(self._sockets and idle.poll(0))
+
+    def _open(self, _: object, __: int, address: c._Pointer[libcurl.SocketAddress]) -> int:
+        # libcurl sends a request again on a new connection where the kept one turns out lost.
+        # Only our own retries do that, and count it.
+        if not self._may_open:
+            return libcurl.NO_SOCKET
+        try:
+            opened = socket.socket(address[0].family, address[0].kind, address[0].protocol)
+        except OSError:
+            return libcurl.NO_SOCKET
+        self._sockets[opened.fileno()] = opened
+        return opened.fileno()
+
+    def _close(self, _: object, descriptor: int) -> int:
+        self._sockets.pop(descriptor).close()
+        return 0
+
+    def _ready(self, *_: object) -> int:
+        self.has_sent = True
+        self._on_ready()
+        return 0
+
+    def received(self) -> bytes:
+        """What came of heads."""
+        return c.string_at(self._head, self.head.received_bytes)
+
+    def transfer(self) -> int:
+        """Send the request and take the whole answer; the result."""
+        self._may_open = not self._sockets
+        self.has_sent = not self._may_open
+        self._curl.point(self.easy, "PREREQFUNCTION", None if self.has_sent else self._callbacks[2])
+        if self._multi is None:
+            return int(self._curl.easy_perform(self.easy))
+        running = c.c_int(0)
+        self._curl.multi_add(self._multi, self.easy)
+        try:
+            while True:
+                self._curl.multi_perform(self._multi, c.byref(running))
+                if not running.value:
+                    return self._curl.result(self._multi)
+                self._curl.poll(self._multi, None, 0, int(SLICE_S * 1000), None)
+        finally:
+            # Also at Ctrl-C: from here on libcurl writes nothing any more.
+            self._curl.multi_remove(self._multi, self.easy)
+
+    def cut(self) -> None:
+        """End a transfer, by any thread."""
+        for opened in list(self._sockets.values()):
+            try:
+                opened.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                continue  # it is closed, or not connected as yet
+
+    def close(self) -> None:
+        """Let go of the connection."""
+        if self._multi is not None:
+            self._curl.multi_remove(self._multi, self.easy)
+        self._curl.easy_cleanup(self.easy)
+        if self._multi is not None:
+            self._curl.multi_cleanup(self._multi)
+        self.head.close()
+
+    def abandon(self) -> None:
+        """Let go of a parent's connection in a forked child, without a word to the server."""
+        for opened in self._sockets.values():
+            opened.close()
+
+
+def _configure(curl: Libcurl, easy: int, endpoint: Endpoint) -> None:
+    """What is the same for all requests to an endpoint."""
+    options: dict[str, int | bytes] = {
+        "URL": endpoint.url.encode(),
+        "BUFFERSIZE": libcurl.RECEIVE_BYTES,
+        "CONNECTTIMEOUT_MS": max(1, int(endpoint.connect_timeout_s * 1000)),
+        "HTTP09_ALLOWED": 0,
+        "HTTP_VERSION": libcurl.HTTP_1_1,
+        "MAXAGE_CONN": 0,
+        "NOSIGNAL": 1,
+        "SUPPRESS_CONNECT_HEADERS": 1,
+        "TCP_KEEPALIVE": 1,
+        # Else libcurl looks for proxies itself.
+        "PROXY": endpoint.proxy_address.encode(),
+        "NOPROXY": b"",
+    }
+    if endpoint.ca_bundle is not None:
+        options["CAINFO"] = endpoint.ca_bundle.encode()
+        user, password = endpoint.proxy_credentials or ("", "")
+        if user:
+            options["PROXYUSERNAME"], options["PROXYPASSWORD"] = user.encode(), password.encode()
+    for name, value in options.items():
+        curl.set(easy, name, value)

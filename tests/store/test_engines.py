@@ -1,0 +1,398 @@
+"""Both engines of ranged reads mean the same, and which one reads is chosen and told."""
+
+from __future__ import annotations
+
+import dataclasses
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dstream.clock import SystemClock
+from dstream.errors import InvalidInputError, ShortReadError, StorageError
+from dstream.measure import Meter
+from dstream.store import libcurl
+from dstream.store.opening import StoreOptions, open_store
+from dstream.store.patience import Outage, patient
+from dstream.store.retry import RetryPolicy
+from dstream.store.s3 import S3Store
+from dstream.store.s3_connection import FRESH_S, Endpoint
+from dstream.store.s3_curl import CurlConnection, final_head
+from dstream.store.s3_engine import connector
+from dstream.store.s3_http import KeptConnection
+from dstream.store.s3_watch import Watch
+from s3_stub import Reply, Request, Stub, stub_server
+
+DATA = bytes(range(256)) * 1024
+PLAIN = Endpoint("http://127.0.0.1:9", None, None, 1.0)
+
+
+def ranged(request: Request, **changed: Any) -> Reply:
+    first, last = (int(place) for place in request.headers["range"][6:].split("-"))
+    named = {"ETag": '"e"', "Content-Range": f"bytes {first}-{last}/{len(DATA)}"}
+    return dataclasses.replace(Reply(206, DATA[first : last + 1], named), **changed)
+
+
+def in_another_thread(work: Callable[[], Any]) -> Any:
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(work).result()
+
+
+def here(work: Callable[[], Any]) -> Any:
+    return work()
+
+
+@pytest.fixture(params=[here, in_another_thread])
+def run(request: pytest.FixtureRequest) -> Callable[[Callable[[], Any]], Any]:
+    """libcurl is driven otherwise where signals may come: in the main thread."""
+    found: Callable[[Callable[[], Any]], Any] = request.param
+    return found
+
+
+@pytest.fixture
+def stub() -> Iterator[Stub]:
+    with stub_server() as stub:
+        stub.answer = ranged
+        yield stub
+
+
+@pytest.fixture
+def tls(localhost_certificate: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stub]:
+    monkeypatch.setenv("AWS_CA_BUNDLE", str(localhost_certificate))
+    with stub_server(localhost_certificate) as stub:
+        stub.answer = ranged
+        yield stub
+
+
+def bare(stub: Stub, **options: Any) -> S3Store:
+    return S3Store("bucket", "", StoreOptions(endpoint_url=stub.endpoint_url, **options))
+
+
+def require_native() -> None:
+    if isinstance(libcurl.load(), str):
+        pytest.skip("pycurl is not installed")
+
+
+@pytest.mark.parametrize(
+    ("engine", "ca_bundle", "loaded", "chosen", "fallbacks"),
+    [
+        ("auto", None, "not asked", KeptConnection, {}),
+        ("auto", "ca", "no_pycurl", KeptConnection, {}),
+        ("auto", "ca", "unusable", KeptConnection, {"engine:unusable": 1}),
+        ("auto", "ca", None, CurlConnection, {}),
+        ("python", "ca", None, KeptConnection, {}),
+        ("native", None, None, CurlConnection, {}),
+    ],
+)
+def test_which_engine_reads(
+    monkeypatch: pytest.MonkeyPatch,
+    localhost_certificate: Path,
+    engine: str,
+    ca_bundle: str | None,
+    loaded: str | None,
+    chosen: type,
+    fallbacks: dict[str, int],
+) -> None:
+    if loaded is None:
+        require_native()
+    else:
+        monkeypatch.setattr(libcurl, "load", lambda: loaded)
+    endpoint = dataclasses.replace(PLAIN, ca_bundle=ca_bundle and str(localhost_certificate))
+    meter = Meter()
+    assert type(connector(engine, endpoint, meter)()) is chosen
+    counts = meter.snapshot()
+    name = "native" if chosen is CurlConnection else "python"
+    assert (counts.event("fallback"), counts.sums) == (fallbacks, {f"engine.{name}": 1})
+
+
+def test_a_url_with_a_user_is_left_to_python(localhost_certificate: Path) -> None:
+    require_native()
+    meter = Meter()
+    endpoint = Endpoint("https://me:secret@127.0.0.1", None, str(localhost_certificate), 1.0)
+    assert type(connector("auto", endpoint, meter)()) is KeptConnection
+    assert meter.snapshot().event("fallback") == {"engine:user_in_url": 1}
+
+
+def test_an_engine_that_is_asked_for_and_not_there(
+    monkeypatch: pytest.MonkeyPatch, stub: Stub
+) -> None:
+    monkeypatch.setattr(libcurl, "load", lambda: "no_pycurl")
+    monkeypatch.setenv("DSTREAM_S3_ENGINE", "native")
+    store = open_store("s3://bucket", options=StoreOptions(endpoint_url=stub.endpoint_url))
+    with pytest.raises(InvalidInputError, match=r"no_pycurl.*pip install 'dstream\[fast\]'"):
+        store.get("k", 0, 1)
+    with pytest.raises(InvalidInputError, match="auto, python, native"):
+        StoreOptions(engine="rust")
+
+
+@pytest.mark.usefixtures("each_engine")
+@pytest.mark.parametrize("size", [1, 1000, 65535, 65536, 200_000])
+def test_ranges_over_tls(tls: Stub, run: Any, size: int) -> None:
+    store = bare(tls)
+    assert run(lambda: [store.get("k", at, at + size).data for at in (0, 7, 9)]) == [
+        DATA[at : at + size] for at in (0, 7, 9)
+    ]
+    store.close()
+
+
+@pytest.mark.usefixtures("each_engine")
+def test_a_server_nobody_vouches_for(tls: Stub, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("AWS_CA_BUNDLE")
+    store = bare(tls)
+    with pytest.raises(StorageError) as caught:
+        store.get("k", 0, 10)
+    assert caught.value.facts["code"] == "SSLError"
+    assert tls.requests == []
+    store.close()
+
+
+@pytest.mark.usefixtures("each_engine")
+@pytest.mark.parametrize("size", [1000, 100_000])
+@pytest.mark.parametrize("server", ["stub", "tls"])
+def test_an_answer_that_ends_early(
+    request: pytest.FixtureRequest, run: Any, server: str, size: int
+) -> None:
+    stub: Stub = request.getfixturevalue(server)
+    stub.answer = lambda asked: ranged(asked, cut_at=size - 1)
+    store = bare(stub)
+    with pytest.raises(ShortReadError) as caught:
+        run(lambda: store.get("k", 0, size))
+    assert (caught.value.received_bytes, caught.value.expected_bytes) == (size - 1, size)
+    store.close()
+
+
+@pytest.mark.usefixtures("each_engine")
+def test_a_request_on_a_lost_connection_is_not_sent_again_unseen(stub: Stub, run: Any) -> None:
+    replies = [ranged, lambda request: Reply(reset=True), ranged]
+    stub.answer = lambda request: replies.pop(0)(request)
+    store = bare(stub)
+
+    def read() -> None:
+        assert store.get("k", 0, 10).data == DATA[:10]
+        with pytest.raises(StorageError) as caught:
+            store.get("k", 0, 10)
+        assert caught.value.facts["code"] in ("ConnectionClosedError", "ConnectionResetError")
+        assert len(stub.requests) == 2
+        assert store.get("k", 0, 10).data == DATA[:10]
+
+    run(read)
+    assert len(stub.requests) == 3
+    store.close()
+
+
+@pytest.mark.usefixtures("each_engine")
+def test_the_whole_object_instead_of_a_range_is_refused_unread(stub: Stub, run: Any) -> None:
+    body = bytes(40_000_000)
+    stub.answer = lambda request: Reply(200, body, {"ETag": '"e"'})
+    store = bare(stub)
+    with pytest.raises(StorageError, match="ignores the Range header"):
+        run(lambda: store.get("k", 0, 100_000))
+    store.close()
+
+
+@pytest.mark.usefixtures("each_engine")
+def test_bodies_come_as_they_are(stub: Stub, run: Any) -> None:
+    def answer(request: Request) -> Reply:
+        reply = ranged(request)
+        return dataclasses.replace(reply, headers={**reply.headers, "Content-Encoding": "gzip"})
+
+    stub.answer = answer
+    store = bare(stub)
+    assert run(lambda: store.get("k", 0, 1000).data) == DATA[:1000]
+    assert stub.requests[0].headers["accept-encoding"] == "identity"
+    store.close()
+
+
+@pytest.mark.usefixtures("each_engine")
+def test_headers_cannot_be_smuggled_in(stub: Stub) -> None:
+    store = bare(stub)
+    with pytest.raises(InvalidInputError, match="line breaks") as caught:
+        store.get("k", 0, 10, expect_etag="e\r\nsecret: 1")
+    assert "secret" not in str(caught.value)
+    assert stub.requests == []
+    store.close()
+
+
+@pytest.mark.usefixtures("each_engine")
+def test_a_plain_proxy_is_asked_with_its_credentials(
+    stub: Stub, monkeypatch: pytest.MonkeyPatch, run: Any
+) -> None:
+    monkeypatch.setenv("http_proxy", stub.endpoint_url.replace("//", "//me:p%40ss@"))
+    monkeypatch.setenv("no_proxy", "")
+    store = S3Store("bucket", "", StoreOptions(endpoint_url="http://s3.example:81"))
+    assert run(lambda: store.get("a b", 0, 10).data) == DATA[:10]
+    (asked,) = stub.requests
+    assert asked.path == "http://s3.example:81/bucket/a%20b"
+    assert asked.headers["host"] == "s3.example:81"
+    assert asked.headers["proxy-authorization"] == "Basic bWU6cEBzcw=="
+    store.close()
+
+
+@pytest.mark.usefixtures("each_engine")
+def test_a_proxy_that_allows_no_tunnel(tls: Stub, stub: Stub, monkeypatch: Any, run: Any) -> None:
+    monkeypatch.setenv("https_proxy", stub.endpoint_url.replace("//", "//me:passw0rd@"))
+    monkeypatch.setenv("no_proxy", "")
+    store = bare(tls)
+    with pytest.raises(StorageError) as caught:
+        run(lambda: store.get("k", 0, 10))
+    assert caught.value.facts["code"] == "EndpointConnectionError"
+    assert "passw0rd" not in f"{caught.value} {caught.value.facts}"
+    assert tls.requests == []
+    store.close()
+
+
+@pytest.mark.usefixtures("each_engine")
+def test_an_idle_connection_that_the_server_closed_is_made_anew(stub: Stub, run: Any) -> None:
+    stub.answer = lambda request: ranged(request, cut_at=10)  # all of it, then closes
+    store = bare(stub)
+
+    def read() -> None:
+        for _ in range(2):
+            assert store.get("k", 0, 10).data == DATA[:10]
+            SystemClock().sleep(FRESH_S + 0.05)
+
+    run(read)
+    assert len(stub.requests) == 2
+    store.close()
+
+
+@pytest.mark.usefixtures("each_engine")
+@pytest.mark.parametrize("stall", [{"stall_s": 20.0}, {"stall_s": 20.0, "stall_at": 5000}])
+def test_a_thread_that_is_to_stop_does(stub: Stub, run: Any, stall: dict[str, Any]) -> None:
+    stub.answer = lambda request: ranged(request, **stall)
+    stop = threading.Event()
+    store = bare(stub, stall_timeout_s=60.0)
+
+    def read() -> None:
+        with patient(Outage(0.0, "it", Meter(), SystemClock()), stop.is_set):
+            threading.Timer(0.3, stop.set).start()
+            store.get("k", 0, 100_000)
+
+    with pytest.raises(StorageError) as caught:
+        run(read)
+    assert caught.value.facts["code"] == "read-deadline"
+    received = caught.value.facts["received_bytes"]
+    assert isinstance(received, int)
+    assert (received > 5000) is ("stall_at" in stall)
+    store.close()
+
+
+@pytest.mark.usefixtures("each_engine")
+def test_ctrl_c_is_heard_while_an_answer_is_awaited(stub: Stub) -> None:
+    stub.answer = lambda request: ranged(request, stall_s=20.0)
+    store = bare(stub, stall_timeout_s=60.0)
+    threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+    with pytest.raises(KeyboardInterrupt):
+        store.get("k", 0, 10)
+    stub.answer = ranged
+    assert store.get("k", 0, 10).data == DATA[:10]
+    store.close()
+
+
+def test_a_store_that_is_closed_cuts_its_transfers(stub: Stub) -> None:
+    require_native()
+    stub.answer = lambda request: ranged(request, stall_s=20.0)
+    store = bare(stub, stall_timeout_s=60.0, engine="native")
+    with ThreadPoolExecutor(1) as pool:
+        reading = pool.submit(store.get, "k", 0, 10)
+        while not stub.requests:
+            SystemClock().sleep(0.01)
+        store.close()
+        with pytest.raises(StorageError):
+            reading.result()
+        stub.answer = ranged
+        assert pool.submit(store.get, "k", 0, 10).result().data == DATA[:10]
+    store.close()
+
+
+@pytest.mark.usefixtures("each_engine")
+@pytest.mark.parametrize("server", ["stub", "tls"])
+def test_a_forked_child_reads_by_connections_of_its_own(
+    request: pytest.FixtureRequest, server: str
+) -> None:
+    stub: Stub = request.getfixturevalue(server)
+    store = bare(stub)
+    assert store.get("k", 0, 10).data == DATA[:10]
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(store.get, "k", 0, 70_000).result().data == DATA[:70_000]
+        context = multiprocessing.get_context("fork")
+        ours, theirs = context.Pipe(duplex=False)
+
+        def work() -> None:
+            store.close()  # its parent's connections are not the child's to end
+            theirs.send([store.get("k", at, at + 70_000).data for at in (1, 2)])
+
+        child = context.Process(target=work, daemon=True)
+        child.start()
+        try:
+            assert ours.poll(60), "the child hangs"
+            assert ours.recv() == [DATA[at : at + 70_000] for at in (1, 2)]
+        finally:
+            child.kill()
+            child.join()
+        assert pool.submit(store.get, "k", 5, 70_000).result().data == DATA[5:70_000]
+    assert store.get("k", 3, 10).data == DATA[3:10]
+    store.close()
+
+
+@pytest.mark.usefixtures("each_engine")
+def test_retry_after_reaches_the_policy(stub: Stub, run: Any) -> None:
+    replies = [Reply(503, b"x" * 70_000, {"Retry-After": "0"}), None]
+
+    def answer(request: Request) -> Reply:
+        return replies.pop(0) or ranged(request)
+
+    stub.answer = answer
+    meter = Meter()
+    options = StoreOptions(
+        endpoint_url=stub.endpoint_url, retry=RetryPolicy(attempts=2, longest_wait_s=9.0)
+    )
+    store = open_store("s3://bucket", options=options, meter=meter)
+    assert run(lambda: store.get("k", 0, 100).data) == DATA[:100]
+    assert meter.snapshot().event("retry") == {"throttled": 1}
+    store.close()
+
+
+@pytest.mark.parametrize(
+    ("received", "head"),
+    [
+        (b"", None),
+        (b"HTTP/1.1 200 OK\r\nA: b\r\n", None),
+        (b"HTTP/1.1 100 Continue\r\n\r\n", None),
+        (b"HTTP/1.1 206 P\r\n\r\n", b"HTTP/1.1 206 P\r\n\r\n"),
+        (b"HTTP/1.1 103 Hints\r\nA: b\r\n\r\nHTTP/1.1 404 N\r\n\r\n", b"HTTP/1.1 404 N\r\n\r\n"),
+        (b"HTTP/1.0 200 OK\r\nA: b\r\n\r\nTrailer: x\r\n\r\n", b"HTTP/1.0 200 OK\r\nA: b\r\n\r\n"),
+    ],
+)
+def test_the_head_among_others(received: bytes, head: bytes | None) -> None:
+    assert final_head(received) == head
+
+
+def test_the_watch_ends_when_nothing_is_under_way_and_begins_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("dstream.store.s3_watch.SLICE_S", 0.01)
+    looks = [threading.Event(), threading.Event()]
+
+    class Looked:
+        def __init__(self, seen: threading.Event) -> None:
+            self._seen = seen
+
+        def look(self, now_s: float) -> None:
+            self._seen.set()
+
+    watch = Watch()
+    for seen in looks:
+        looked, before = Looked(seen), set(threading.enumerate())
+        watch.add(looked)
+        assert seen.wait(20)
+        (thread,) = set(threading.enumerate()) - before
+        watch.remove(looked)
+        thread.join(20)
+        assert not thread.is_alive()
