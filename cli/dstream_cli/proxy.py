@@ -23,6 +23,7 @@ from dstream_cli.options import (
 )
 from dstream_cli.plain import counted, sparkline
 from dstream_cli.render import Facts, Part, Table
+from dstream_cli.usage import parsed
 
 if TYPE_CHECKING:
     from dstream.diagnose.traffic import TrafficReport
@@ -37,6 +38,12 @@ EPILOG = epilog(
     codes=(0, 1, 2, 10, 130),
 )
 SCHEMA = "dstream.proxy/1"
+_OUTCOMES = {
+    "upstream": "without an answer of the server, or not its end",
+    "client-gone": "left by the client",
+    "bad-upload": "with a body that cannot be passed on",
+}
+"""Of requests, for people; what was injected has the name that it was asked for by."""
 
 
 def run(
@@ -88,8 +95,8 @@ def run(
     call = common(context, quiet=quiet)
     shape = Shape(
         delay_ms / 1000,
-        parse_bytes(bandwidth) if bandwidth else None,
-        tuple(parse_fault(text) for text in fault or ()),
+        parsed("--bandwidth", parse_bytes, bandwidth) if bandwidth else None,
+        tuple(parsed("--fault", parse_fault, text) for text in fault or ()),
         seed,
     )
     lines = _Lines(log) if log else None
@@ -164,6 +171,7 @@ def _run(command: list[str], environment: dict[str, str], *, to_stderr: bool) ->
 
 def report_parts(report: TrafficReport) -> list[Part]:
     """The report for people; each number is explained where :class:`TrafficReport` has it."""
+    from dstream.diagnose.bench.numerals import dollars
     from dstream.units import format_bytes, format_duration
 
     if not report.requests:
@@ -182,24 +190,30 @@ def report_parts(report: TrafficReport) -> list[Part]:
         for kind in sorted(report.kinds, key=lambda kind: -kind.requests)
     ]
     titles = ("request", ">count", ">received", ">sent", ">first byte ms", ">p50 ms", ">p99 ms")
-    facts: list[tuple[str, object]] = [
-        ("time", format_duration(report.wall_seconds)),
-        (
-            "reads",
-            f"{report.pattern}: {report.whole_reads:,} whole objects, "
-            f"{report.sequential_reads:,} in sequence, {report.random_reads:,} elsewhere",
-        ),
-        (
-            "bytes read",
-            f"{format_bytes(report.received_bytes)}, of {format_bytes(report.unique_bytes)} "
-            f"different ({report.amplification:.2f}x), in {counted(report.objects, 'object')}",
-        ),
-    ]
+    facts: list[tuple[str, object]] = [("time", format_duration(report.wall_seconds))]
+    if report.objects:
+        facts += [
+            (
+                "reads",
+                f"{report.pattern}: {report.whole_reads:,} whole objects, "
+                f"{report.sequential_reads:,} in sequence, {report.random_reads:,} elsewhere",
+            ),
+            (
+                "bytes read",
+                f"{format_bytes(report.received_bytes)}, of {format_bytes(report.unique_bytes)} "
+                f"different ({report.amplification:.2f}x), in {counted(report.objects, 'object')}",
+            ),
+        ]
     if report.aborted_bytes:
         facts.append(("not finished", f"{format_bytes(report.aborted_bytes)} of cut-off answers"))
     spoiled = {name: count for name, count in report.outcomes.items() if name != "ok"}
     if spoiled:
-        facts.append(("failed", ", ".join(f"{n:,} {name}" for name, n in spoiled.items())))
+        facts.append(
+            (
+                "failed",
+                ", ".join(f"{n:,} {_OUTCOMES.get(name, name)}" for name, n in spoiled.items()),
+            )
+        )
     if report.throttled:
         facts.append(("throttled", counted(report.throttled, "request")))
     if report.refused:
@@ -213,7 +227,7 @@ def report_parts(report: TrafficReport) -> list[Part]:
         ("in flight", sparkline(report.timeline_concurrency, 40)),
         (
             "cost",
-            f"${report.dollars:.4f} at ${report.prices.get_per_1000:g} and "
+            f"{dollars(report.dollars)} at ${report.prices.get_per_1000:g} and "
             f"${report.prices.put_per_1000:g} a 1,000, ${report.prices.egress_per_gb:g} a GB",
         ),
         (

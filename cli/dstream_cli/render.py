@@ -22,6 +22,10 @@ WIDTH = 80
 """Columns of a table where no terminal says otherwise."""
 
 
+_GAP = 2
+"""Blanks between two columns of a table."""
+
+
 @dataclass(frozen=True, slots=True)
 class Facts:
     """Names and values, one a line."""
@@ -124,8 +128,19 @@ class Output:
             print(printable(part.title, lines=False), file=self.stdout)
         if isinstance(part, Facts):
             self._grid(["", ""], part.pairs, header=False)
+        elif self._width() < WIDTH and narrowest(part) > self._width():
+            self._records(part)
         else:
             self._grid(part.titles, part.rows, header=True)
+
+    def _records(self, table: Table) -> None:
+        """Each row by itself, where a table would break words and numbers."""
+        titles = [title.lstrip(">") for title in table.titles]
+        for number, row in enumerate(table.rows):
+            if number:
+                print(file=self.stdout)
+            told = [(title, cell) for title, cell in zip(titles, row, strict=True) if cell != ""]
+            self._grid(["", ""], told, header=False)
 
     def _width(self) -> int:
         if not self.stdout.isatty():
@@ -141,7 +156,11 @@ class Output:
 
         console = Console(file=self.stdout, width=self._width(), highlight=False)
         grid = Grid(
-            box=None, show_header=header, header_style="bold", pad_edge=False, padding=(0, 2, 0, 0)
+            box=None,
+            show_header=header,
+            header_style="bold",
+            pad_edge=False,
+            padding=(0, _GAP, 0, 0),
         )
         for title in titles:
             grid.add_column(
@@ -155,6 +174,17 @@ class Output:
             console.print(grid)
         for line in captured.get().splitlines():
             print(line.rstrip(), file=self.stdout)
+
+
+def narrowest(table: Table) -> int:
+    """Columns of a terminal in which every word of a table still has room.
+
+    >>> narrowest(Table(("name", ">bytes a clip"), [("a b", "1.5 MB"), ("longer", "2 MB")]))
+    13
+    """
+    columns = zip((title.lstrip(">") for title in table.titles), *table.rows, strict=True)
+    words = (" ".join(map(str, column)).split() for column in columns)
+    return sum(max(map(len, column), default=0) + _GAP for column in words) - _GAP
 
 
 def error_document(error: BaseException, exit_code: int) -> dict[str, object]:

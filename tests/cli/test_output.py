@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from fractions import Fraction
 from pathlib import PurePosixPath
 
@@ -76,6 +77,27 @@ def test_tables_fit_eighty_columns_and_lose_nothing() -> None:
     assert joined.count("x" * 150) == 1 or joined.count("x") >= 300
     assert "\\x1b[2J" in stdout.getvalue()
     assert "[bold]" in stdout.getvalue()
+
+
+@pytest.mark.parametrize(("columns", "is_table"), [(40, False), (60, True), (200, True)])
+def test_a_terminal_too_narrow_for_a_table_gets_its_rows_one_by_one(
+    columns: int, is_table: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    titles = ("stage alone", ">clips/s", ">of the whole", ">in its unit", ">busy", ">threads")
+    rows = [
+        ("decode", "1,234", "2.62x", "123,456 frames/s", "38%", 16),
+        ("consumer", "4.44", "1.01x", "1.11 batches/s", "", 1),
+    ]
+    stdout = Terminal()
+    Output(stdout, io.StringIO()).result({}, [Table(titles, rows)])
+    shown = re.sub(r"\x1b\[[0-9;]*m", "", stdout.getvalue())
+    assert all(len(line) <= columns for line in shown.splitlines())
+    words = {word for row in rows for cell in row for word in str(cell).split()}
+    assert words <= set(shown.split())
+    assert shown.count("clips/s") == (1 if is_table else 2)
+    assert ("busy          38%" in shown) is not is_table
+    assert shown.count("busy") == 1  # what is empty is left out
 
 
 def test_messages_go_to_stderr_and_can_be_silenced() -> None:

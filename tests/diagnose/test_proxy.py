@@ -350,6 +350,28 @@ def test_a_command_that_uses_no_s3_is_told_so(upstream: S3Place) -> None:
     )
 
 
+def test_a_server_that_is_not_there_is_told_in_words(upstream: S3Place) -> None:
+    code = (
+        "import boto3, botocore.config as c;"
+        "s3 = boto3.client('s3', config=c.Config(retries={'total_max_attempts': 1}));"
+        "s3.list_objects_v2(Bucket='bucket')"
+    )
+    server = f"http://127.0.0.1:{free_port()}"
+    ran = dstream("proxy", "--upstream", server, "--", sys.executable, "-c", code)
+    assert ran.code == 1
+    told = dict(line.split(None, 1) for line in ran.out.splitlines() if line.strip())
+    assert told["failed"] == "1 without an answer of the server, or not its end"
+    assert told["cost"].startswith("$0.0000050 at ")
+    assert not {"reads", "bytes"} & set(told)
+
+
+def test_what_is_added_names_its_option() -> None:
+    assert "--bandwidth: not a byte size: 'fast'" in (
+        dstream("proxy", "--bandwidth", "fast", "--", "true").err
+    )
+    assert "--fault: fault '503=200%'" in dstream("proxy", "--fault", "503=200%", "--", "true").err
+
+
 def test_a_log_that_cannot_be_written_costs_no_report(upstream: S3Place, tmp_path: Path) -> None:
     absent = dstream("proxy", "--log", tmp_path / "none" / "log", "--", "true")
     assert (absent.code, absent.out) == (2, "")
