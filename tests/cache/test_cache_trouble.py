@@ -5,6 +5,7 @@ Every reader of ``cache_workers`` checks each byte that it gets, so a run that e
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import random
@@ -21,8 +22,12 @@ from typing import Any
 import pytest
 
 import cache_workers
-from cache_workers import EXTENT_BYTES, OBJECT_EXTENTS, Reader, used_bytes
-from dstream.cache.layout import segment_bytes
+from cache_workers import EXTENT_BYTES, OBJECT_EXTENTS, Reader, extent, identity, used_bytes
+from dstream.cache.cache import ExtentCache
+from dstream.cache.folder import CacheFolder
+from dstream.cache.layout import scope_of, segment_bytes
+from dstream.cache.record import ByteRange
+from dstream.clock import SystemClock
 from dstream.units import MIB
 
 TESTS = Path(cache_workers.__file__).parent
@@ -179,6 +184,47 @@ def test_segments_deleted_under_a_reader_are_misses(tmp_path: Path) -> None:
     reader.read(*range(8))
     assert reader.fetched == [*range(8)] * 2
     assert reader.events("cache-off") == {}
+
+
+def test_a_newer_format_that_comes_meanwhile_turns_writing_off(tmp_path: Path) -> None:
+    reader = Reader(tmp_path, BUDGET)
+    reader.read(*range(4))
+    (tmp_path / "cache.json").write_text('{"format_version": 2, "budget_bytes": 5}')
+    for _ in range(2):
+        reader.read(*range(8))
+    assert reader.fetched == [*range(4), *range(4, 8), *range(4, 8)]
+    assert reader.events("cache-off") == {"newer-format": 1}
+
+
+def test_what_is_left_of_a_segment_half_deleted_takes_no_room(tmp_path: Path) -> None:
+    budget = 16 * MIB
+    reader = Reader(tmp_path, budget)
+    reader.read(*range(20))
+    del reader
+    for path in files_of(tmp_path, ".data"):
+        path.unlink()
+    assert files_of(tmp_path, ".index")
+    reader = Reader(tmp_path, None)
+    reader.read(*range(20))
+    assert [p.stem for p in files_of(tmp_path, ".index")] == [
+        p.stem for p in files_of(tmp_path, ".data")
+    ]
+
+
+def test_a_data_set_is_held_although_somebody_looks_at_that_moment(tmp_path: Path) -> None:
+    Reader(tmp_path, BUDGET, label="made").read(0)
+    looker = (tmp_path / "users" / scope_of("made")).open()
+    fcntl.flock(looker, fcntl.LOCK_EX)
+
+    class Waiting(SystemClock):
+        def sleep(self, seconds: float) -> None:
+            fcntl.flock(looker, fcntl.LOCK_UN)
+
+    cache = ExtentCache(tmp_path, label="made", clock=Waiting())
+    part = ByteRange(0, EXTENT_BYTES)
+    cache.read(identity(), [part], lambda _: [extent("video", "1", 0)])
+    assert CacheFolder(tmp_path, SystemClock()).is_used(scope_of("made"))
+    looker.close()
 
 
 def test_a_limit_of_file_sizes_turns_writing_off(tmp_path: Path) -> None:

@@ -130,6 +130,37 @@ def test_known_checksums_keep_wrong_bytes_out(tmp_path: Path) -> None:
     assert meter.snapshot().event("cache-rot") == {"source-checksum": 1}
 
 
+def test_what_is_asked_for_fresh_takes_the_place_of_what_was_there(tmp_path: Path) -> None:
+    cache = ExtentCache(tmp_path, BUDGET)
+    part = [ByteRange(0, 2)]
+    assert cache.read(identity(), part, serve(b"no")) == [b"no"]
+    assert cache.read(identity(), part, serve(b"ok"), fresh=True) == [b"ok"]
+    assert cache.read(identity(), part, serve(b"??")) == [b"ok"]
+    assert ExtentCache(tmp_path).read(identity(), part, serve(b"??")) == [b"ok"]
+
+
+def test_extents_are_dropped_while_the_places_of_others_are_gone_through(tmp_path: Path) -> None:
+    """By another thread, and not in the middle of it: a dictionary must not change then."""
+    reader = Reader(tmp_path, BUDGET)
+    reader.read(*range(4))
+    index, droppers = reader.cache._index, list[threading.Thread]()
+
+    class Place(int):
+        def __rshift__(self, bits: int) -> int:
+            if not droppers:
+                droppers.append(threading.Thread(target=index.drop, args=(1,)))
+                droppers[0].start()
+                droppers[0].join(0.2)
+            return int(self) >> bits
+
+    index._places = {1: Place(0), **index._places}
+    for path in (tmp_path / "segments").iterdir():
+        path.unlink()
+    index.refresh()
+    droppers[0].join()
+    assert index.find(1) is None
+
+
 def test_an_object_that_its_etag_does_not_tell_apart_is_not_kept(tmp_path: Path) -> None:
     meter = Meter()
     cache = ExtentCache(tmp_path, BUDGET, meter=meter)

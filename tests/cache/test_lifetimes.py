@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+import errno
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +19,8 @@ from dstream.cache.lifetimes import Lifetimes, Sample, Uses, spans_of
 from dstream.cache.lives import lives_until
 from dstream.cache.paper import PaperCache
 from dstream.cache.policy import Room
+from dstream.cache.record import Record
+from dstream.cache.segment import OpenSegment
 from dstream.cache.writing import Admission
 
 EXTENT_BYTES, EXTENTS = 32_000, 1024
@@ -280,6 +283,25 @@ def test_what_lives_is_copied_though_readers_see_its_segment_gone(
     for place, extent in enumerate(order.order[: len(order.order) // 2]):
         reader.read(extent, uses=order.uses(place))
     assert reader.count("cache.moved") > 0
+
+
+def test_a_disk_that_fails_while_it_is_copied_costs_what_it_had(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failed = 0
+
+    def fail(segment: OpenSegment, place: int) -> tuple[Record, bytes]:
+        nonlocal failed
+        failed += 1
+        raise OSError(errno.EIO, "bad sector")
+
+    monkeypatch.setattr(OpenSegment, "extent_at", fail)
+    reader, order = Reader(tmp_path, EXTENTS * EXTENT_BYTES // 2, size_bytes=EXTENT_BYTES), plan(4)
+    for place, extent in enumerate(order.order[: len(order.order) // 2]):
+        reader.read(extent, uses=order.uses(place))
+    assert failed > 0
+    assert reader.events("cache-off") == {}
+    assert reader.events("cache-rot") == {"io-error": failed}
 
 
 @pytest.mark.parametrize("processes", [2, 4])

@@ -162,6 +162,9 @@ class ExtentCache:
             self._admission.note_read(request.uses_of(key), ranges[place].size_bytes)
         got: dict[int, bytes] = {}
         if fresh:
+            self._refresh()  # so that it is not found again
+            for key in request.places:
+                self._index.drop(key)
             self._fetch_missing(request, list(request.places), fetch, got)
         while len(got) < len(request.places):
             mine, others = self._flights.claim(key for key in request.places if key not in got)

@@ -106,7 +106,7 @@ class CacheFolder:
         """
         descriptor = os.open(self.directory / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
         try:
-            self._take(descriptor)
+            self._take(descriptor, fcntl.LOCK_EX)
             try:
                 yield
             finally:
@@ -115,10 +115,10 @@ class CacheFolder:
         finally:
             os.close(descriptor)
 
-    def _take(self, descriptor: int) -> None:
+    def _take(self, descriptor: int, kind: int) -> None:
         for _ in range(_LOCK_TRIES):
             try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
                 return
             except BlockingIOError:
                 self._clock.sleep(_LOCK_PAUSE_S)
@@ -162,6 +162,7 @@ class CacheFolder:
         """Tell others that this process uses the data set ``label``, until the file is closed.
 
         Raises:
+            BusyError: somebody looks whether it is used, for longer than one waits.
             OSError: it cannot be told.
         """
         path = self.directory / USERS / scope_of(label)
@@ -171,8 +172,11 @@ class CacheFolder:
                 os.pwrite(descriptor, label.encode("utf-8", "replace")[:_LABEL_BYTES], 0)
         except OSError:
             descriptor = os.open(path, os.O_RDONLY)
-        with suppress(BlockingIOError):  # held for a moment by one who looks
-            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        try:
+            self._take(descriptor, fcntl.LOCK_SH)  # one who looks holds it for a moment
+        except BaseException:
+            os.close(descriptor)
+            raise
         return descriptor
 
     def label(self, scope: str) -> str:

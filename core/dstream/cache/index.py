@@ -71,7 +71,8 @@ class ExtentIndex:
 
     def drop(self, key: int) -> None:
         """Forget an extent."""
-        self._places.pop(key, None)
+        with self._lock:
+            self._places.pop(key, None)
 
     def refresh(self) -> None:
         """Learn what other processes added and deleted.

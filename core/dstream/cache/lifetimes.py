@@ -115,7 +115,7 @@ class Lifetimes:
         room_bytes: what the cache can hold.
     """
 
-    def __init__(self, room_bytes: int = 1) -> None:
+    def __init__(self, room_bytes: int) -> None:
         self.room_bytes = room_bytes
         self._found: set[int] = set()
         """Segments that were there when this process began."""
@@ -137,7 +137,8 @@ class Lifetimes:
     @property
     def is_known(self) -> bool:
         """Enough was read by some plan to tell what lives."""
-        return any(plan.span is not None for plan in list(self._plans.values()))
+        with self._lock:
+            return any(plan.span is not None for plan in self._plans.values())
 
     def find(self, segments: Collection[int]) -> None:
         """These segments are there before this process makes any."""

@@ -21,7 +21,6 @@ class PaperCache:
         self._budget_bytes = budget_bytes
         self._segment_bytes = segment_bytes(budget_bytes)
         self._room = Room()
-        self._room.begin(budget_bytes, ())
         self._extents: dict[SegmentName, list[int]] = {}
         self._segment_of: dict[int, int] = {}
         self._sizes: dict[int, int] = {}
@@ -70,7 +69,7 @@ class PaperCache:
         cache._extents, cache._segment_of = self._extents, self._segment_of
         cache._current, cache._left_bytes = self._current, self._left_bytes
         cache._made, cache._sizes = self._made, self._sizes
-        cache._room.begin(budget_bytes, self._extents)
+        cache._room.begin(self._extents)
         cache._evict(over_budget(list(self._extents), budget_bytes=budget_bytes, leaving=()))
         return cache
 

@@ -145,7 +145,7 @@ class Room:
     """Where a reader of one data set finds room; it learns from the hits. Not thread-safe."""
 
     def __init__(self) -> None:
-        self._lifetimes = Lifetimes()
+        self._lifetimes = Lifetimes(1)
         self._is_planned = False
         """What lives decides which segment goes."""
         self.is_full = False
@@ -163,9 +163,8 @@ class Room:
         self._idle: set[int] = set()
         """Segments whose data are not read any more."""
 
-    def begin(self, budget_bytes: int, segments: Iterable[SegmentName]) -> None:
-        """The budget, and what is there before this process makes any."""
-        self._lifetimes.room_bytes = budget_bytes
+    def begin(self, segments: Iterable[SegmentName]) -> None:
+        """What is there before this process makes any."""
         self._lifetimes.find([name.number for name in segments])
 
     def renew(self) -> None:
@@ -228,9 +227,10 @@ class Room:
         found = among(segments)
         self.is_full = found is None
         if found is None:
+            if finished:
+                self._lifetimes.room_bytes = _room_bytes(segments, finished, budget_bytes)
             self._is_planned = self._lifetimes.is_known and len(finished) >= _LEAST_SEGMENTS
             if self._is_planned:
-                self._lifetimes.room_bytes = _room_bytes(segments, finished, budget_bytes)
                 victims = self._lifetimes.victims(finished)
             else:
                 victims = self._idle_ones(finished) or self._ring_ones(finished, segment_bytes)

@@ -7,7 +7,7 @@ import logging
 import os
 import threading
 from collections.abc import Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 
 import xxhash
@@ -20,6 +20,7 @@ from dstream.cache.policy import Reservation, Room, cost_bytes, over_budget
 from dstream.cache.record import ByteRange, extent_key
 from dstream.cache.segment import BrokenRecordError, OpenSegment, SegmentGoneError, SegmentWriter
 from dstream.clock import Clock
+from dstream.errors import FormatVersionError
 from dstream.measure import Meter
 
 _LOG = logging.getLogger("dstream")
@@ -42,12 +43,14 @@ _REASONS = {
 }
 
 
-def off_reason(error: OSError) -> str:
+def off_reason(error: OSError | FormatVersionError) -> str:
     """Under which reason it is counted that an error turned the cache off.
 
     >>> off_reason(OSError(errno.ENOSPC, "")), off_reason(OSError(errno.EIO, ""))
     ('disk-full', 'io-error')
     """
+    if isinstance(error, FormatVersionError):
+        return "newer-format"
     return _REASONS.get(error.errno or 0, "io-error")
 
 
@@ -110,7 +113,7 @@ class Admission:
             names = self._folder.list()
             leaving = self._folder.leaving(name.scope for name in names) - {self._scope}
             self._evict(over_budget(names, budget_bytes=budget_bytes, leaving=leaving))
-        self._room.begin(budget_bytes, names)
+        self._room.begin(names)
 
     def hold(self) -> None:
         """Tell other processes which data sets are in use, as far as that can be told."""
@@ -120,7 +123,7 @@ class Admission:
             self._user_files[label] = -1
             try:
                 self._user_files[label] = self._folder.use(label)
-            except OSError:
+            except (BusyError, OSError):
                 self._meter.event("fallback", "cache-not-held")
 
     def renew(self) -> None:
@@ -146,7 +149,7 @@ class Admission:
             if descriptor >= 0:
                 os.close(descriptor)
 
-    def stop(self, error: OSError) -> None:
+    def stop(self, error: OSError | FormatVersionError) -> None:
         """Write nothing any more."""
         if self.is_on:
             self.is_on = False
@@ -156,7 +159,7 @@ class Admission:
                 "nothing more is kept in the cache %s (%s: %s): what it lacks comes from the store",
                 self._folder.directory,
                 reason,
-                error.strerror or error,
+                getattr(error, "strerror", None) or error,
             )
 
     def note_read(self, uses: Uses | None, size_bytes: int) -> None:
@@ -178,7 +181,7 @@ class Admission:
         except BusyError:
             self._rest("busy")
             self._refuse("busy", len(data))
-        except OSError as error:
+        except (OSError, FormatVersionError) as error:
             with self._lock:
                 self.stop(error)
                 self._close_writer()
@@ -277,9 +280,11 @@ class Admission:
             found = self._index.find(key)
             if found is not None and found[0] in reservation.evict:
                 places.setdefault(found[0], []).append((key, found[1]))
-        return [
-            _Leaving(OpenSegment(self._folder.segments, name), of) for name, of in places.items()
-        ]
+        leaving: list[_Leaving] = []
+        for name, of in places.items():
+            with suppress(FileNotFoundError):  # deleted by hand
+                leaving.append(_Leaving(OpenSegment(self._folder.segments, name), of))
+        return leaving
 
     def _move(self, leaving: _Leaving, writer: SegmentWriter, need_bytes: int) -> None:
         """Copy what lives in a segment that made room, as far as the extent's room is left."""
@@ -289,6 +294,9 @@ class Admission:
                     record, data = segment.extent_at(place)
                 except BrokenRecordError as broken:
                     self._meter.event("cache-rot", str(broken))
+                    continue
+                except OSError as error:
+                    self._meter.event("cache-rot", off_reason(error))
                     continue
                 if record.key != key or not writer.has_room(len(data) + cost_bytes(need_bytes)):
                     continue
@@ -314,7 +322,8 @@ class Admission:
     def _go_on(self, name: SegmentName, size_bytes: int) -> SegmentWriter | None:
         try:
             writer = SegmentWriter.begin(self._folder.segments, name)
-        except FileNotFoundError:
+        except FileNotFoundError:  # who deleted it was killed half way
+            self._folder.delete([name])
             return None
         if writer is None or writer.has_room(size_bytes):
             return writer
