@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import random
+import sys
 from collections.abc import Callable
 from contextlib import closing
 from multiprocessing.connection import Connection, wait
@@ -33,17 +34,19 @@ def race(
 ) -> list[Ack]:
     """Run processes and gather what they had acknowledged.
 
-    ``kill_after``: worker -> acknowledgements after which it gets a SIGKILL, wherever it is.
+    ``kill_after``: worker -> acknowledgements after which it gets a SIGKILL, wherever it is; until
+    then it goes on, however long that takes to come.
     """
     processes: dict[Connection, tuple[int, SpawnProcess]] = {}
+    killed = dict(kill_after or {})
     for worker in range(workers):
         receiver, sender = SPAWN.Pipe(duplex=False)
-        process = SPAWN.Process(target=work, args=(url, worker, count, sender))
+        todo = sys.maxsize if worker in killed else count
+        process = SPAWN.Process(target=work, args=(url, worker, todo, sender))
         process.start()
         sender.close()
         processes[receiver] = (worker, process)
     acks: list[Ack] = []
-    killed = dict(kill_after or {})
     open_ends = dict(processes)
     while open_ends:
         for ready in wait(list(open_ends)):
