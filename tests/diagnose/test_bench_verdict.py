@@ -46,6 +46,10 @@ TABLE = {
         run({Pool.FETCHING: 40.0}, 38.0, more_fetchers=WhatIf("fetchers", "64", 41.0)),
         Cause.BANDWIDTH, None, "50 MB/s", 2.5, "20 MB/s, 64 no more",
     ),
+    "bandwidth, where Python decrypts": (
+        run({Pool.FETCHING: 40.0}, 38.0, lacks_fast=True),
+        Cause.BANDWIDTH, None, "50 MB/s", 2.5, "pip install 'dstream[fast]'",
+    ),
     "throttling": (
         run(
             {Pool.FETCHING: 10.0}, 9.0, throttle_share=0.3, fetchers=2, unthrottled=400.0,

@@ -12,7 +12,8 @@ from cli_runner import Ran, dstream
 from dstream.clock import FakeClock
 from dstream.diagnose.finding import Gap, Page, Verdict
 from dstream.diagnose.gpu_checks import rdma_cards
-from dstream.diagnose.store_checks import StoreChecks
+from dstream.diagnose.store_checks import StoreChecks, engine_finding
+from dstream.measure import Meter
 from dstream.store.memory import MemoryStore
 from s3_services import S3Place, free_port
 
@@ -147,3 +148,22 @@ def test_network_cards_are_those_that_the_kernel_knows(tmp_path: Path) -> None:
     (tmp_path / "mlx5_0").mkdir()
     assert rdma_cards(tmp_path) == ["mlx5_0", "mlx5_1"]
     assert rdma_cards(tmp_path / "absent") == []
+
+
+@pytest.mark.parametrize(
+    ("counted", "told", "verdict"),
+    [
+        ({"engine.native": 1}, "native", Verdict.GOOD),
+        ({"engine.python": 1}, "python", Verdict.GOOD),
+        ({"engine.python": 1, "engine.lacks_fast": 1}, "python over TLS", Verdict.WEAK),
+    ],
+    ids=["native", "python", "lacking"],
+)
+def test_the_engine_that_read_is_told(counted: dict[str, int], told: str, verdict: Verdict) -> None:
+    page, meter = Page(), Meter()
+    for name, count in counted.items():
+        meter.add(name, count)
+    engine_finding(page, meter.snapshot())
+    (found,) = page.findings
+    assert (found.check, found.found, found.verdict) == ("engine", told, verdict)
+    assert (found.remedy == "") is (verdict is Verdict.GOOD)

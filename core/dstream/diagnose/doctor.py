@@ -11,7 +11,8 @@ from dstream.diagnose.disk_checks import DiskChecks
 from dstream.diagnose.finding import Finding, Gap, Page, Verdict
 from dstream.diagnose.frame_checks import frame_findings
 from dstream.diagnose.gpu_checks import gpu_findings
-from dstream.diagnose.store_checks import StoreChecks, credentials_finding
+from dstream.diagnose.store_checks import StoreChecks, credentials_finding, engine_finding
+from dstream.measure import Meter
 from dstream.store.opening import open_store
 from dstream.store.options import StoreOptions
 from dstream.store.retry import RetryPolicy
@@ -64,9 +65,11 @@ def _store(page: Page, what: Examination, url: str, clock: Clock) -> None:
     with page.check(Gap.STORE, "store", "check the URL, the credentials and the endpoint"):
         # A failure must show here, and soon; the loader would try again.
         options = replace(what.options, retry=RetryPolicy(attempts=1), read_timeout_s=15.0)
-        store = open_store(url, options=options, clock=clock)
+        meter = Meter()
+        store = open_store(url, options=options, meter=meter, clock=clock)
         try:
             StoreChecks(store, clock, what.seconds).run(page, write=what.write)
+            engine_finding(page, meter.snapshot())
         finally:
             store.close()
 

@@ -10,13 +10,11 @@ import re
 from dataclasses import dataclass
 
 from dstream.diagnose.sigv4 import Message
-from dstream.store.http_head import PLAIN_FIELDS, plain_message
+from dstream.store.http_head import plain_message
 
 _METHODS = ("GET", "HEAD", "PUT", "POST", "DELETE", "OPTIONS")
 
-_PLAIN = re.compile(
-    rb"(%s) (/(?!/)[!-~]*) HTTP/1\.1\r\n" % "|".join(_METHODS).encode() + PLAIN_FIELDS
-)
+_FIRST = re.compile(rb"(%s) (/(?!/)[!-~]*) HTTP/1\.1" % "|".join(_METHODS).encode())
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +34,7 @@ def plain_request(received: bytes) -> RequestHead | None:
     '/b/k'
     >>> plain_request(b"PUT /b/k HTTP/1.1\\r\\nExpect: 100-continue\\r\\n\\r\\n")
     """
-    found = plain_message(received, _PLAIN, "0", len(received))
+    found = plain_message(received, _FIRST, "0", len(received))
     if found is None or "expect" in found.headers:
         return None
     method, target = found.first.groups()

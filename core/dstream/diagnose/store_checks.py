@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from dstream.clock import Clock
 from dstream.diagnose.finding import Finding, Gap, Page, Verdict, graded
 from dstream.errors import NotFoundError, PermissionDeniedError, UnsafeStoreError
-from dstream.measure import Purpose
+from dstream.measure import Purpose, Snapshot
 from dstream.store.base import ObjectInfo, Store
+from dstream.store.options import FAST_EXTRA, LACKS_FAST, engines_used
 from dstream.store.probe import probe_conditional_put
 from dstream.units import KIB, MIB, format_bytes, format_duration
 
@@ -259,3 +260,14 @@ def credentials_finding(page: Page, clock: Clock) -> None:
                 "s",
             )
         )
+
+
+def engine_finding(page: Page, counts: Snapshot) -> None:
+    """What made the ranged reads, after some were made."""
+    used = engines_used(counts.sums)
+    lacks_fast = used.pop(LACKS_FAST, 0) > 0
+    fallbacks = [f", {why}" for why in counts.event("fallback") if why.startswith("engine:")]
+    if used:
+        told = ", ".join(used) + (" over TLS" if lacks_fast else "") + "".join(fallbacks)
+        verdict = Verdict.WEAK if lacks_fast else Verdict.GOOD
+        page.add(Finding(Gap.STORE, "engine", told, verdict, FAST_EXTRA if lacks_fast else ""))

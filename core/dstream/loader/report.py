@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from dstream.loader.report_parts import cache_facts, device_facts, device_memory, ratio
 from dstream.loader.settings import LoaderSettings
 from dstream.measure import Purpose, Snapshot
+from dstream.store.options import engines_used
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,6 +141,9 @@ class LoaderReport:
     """Requests tried again, by reason."""
     throttles: int
     """Requests that the store asked to slow down."""
+    engines: Mapping[str, int]
+    """Stores that ranged reads of S3 went to, by engine, since the data set was opened;
+    ``lacks_fast``: over TLS by Python, because the extra ``fast`` is not installed."""
     fallbacks: Mapping[str, int]
     """Slower or wider ways taken, by reason."""
     gds_reads: int
@@ -339,6 +343,7 @@ def make_report(counts: Snapshot, since_open: Snapshot, facts: RunFacts) -> Load
         **cache_facts(counts, since_open),
         retries=counts.event("retry"),
         throttles=sum(counts.event("throttle").values()),
+        engines=engines_used(since_open.sums),
         fallbacks=counts.event("fallback"),
         skips=counts.event("skip"),
         not_listed=since_open.event("list-skip"),

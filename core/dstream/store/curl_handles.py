@@ -6,7 +6,7 @@ import ctypes as c
 import select
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from dstream.store import libcurl
 from dstream.store.libcurl import Libcurl, Room
@@ -24,6 +24,10 @@ class Handles:
         self._multi: int | None = curl.multi_init() if is_main else None
         self._head = c.create_string_buffer(libcurl.HEAD_BYTES + 1)
         self.head = Room(c.addressof(self._head), libcurl.HEAD_BYTES)
+        self._host = endpoint.host
+        self._headers: Mapping[str, str] = {}
+        self._lines: int | None = None
+        self._limit_bytes = 0
         self._sockets: dict[int, socket.socket] = {}
         self._may_open = False
         self.has_sent = False
@@ -75,6 +79,40 @@ class Handles:
         """What came of heads."""
         return c.string_at(self._head, self.head.received_bytes)
 
+    def prepare(self, target: str, headers: Mapping[str, str], stream: int) -> None:
+        """The next request.
+
+        Args:
+            target: what its first line names.
+            headers: those of its other lines, but for Host.
+            stream: C's, which gets the body.
+        """
+        ours = {name: value for name, value in headers.items() if name != "Range"}
+        span = headers.get("Range", "").removeprefix("bytes=")
+        if ours != self._headers or self._lines is None:
+            # They are the same for many requests: a signature serves for a while.
+            before, self._lines = self._lines, self._listed(ours)
+            self._headers = ours
+            self._curl.point(self.easy, "HTTPHEADER", self._lines)
+            self._curl.slist_free(before)
+        self._curl.set(self.easy, "RANGE", span.encode("latin-1") if span else None)
+        self._curl.set(self.easy, "REQUEST_TARGET", target.encode("latin-1"))
+        self._curl.point(self.easy, "WRITEDATA", stream)
+
+    def limit(self, size_bytes: int) -> None:
+        """Refuse longer bodies by their Content-Length; 0 refuses none."""
+        if size_bytes != self._limit_bytes:
+            self._curl.limit(self.easy, size_bytes)
+            self._limit_bytes = size_bytes
+
+    def _listed(self, headers: Mapping[str, str]) -> int:
+        # A name with nothing behind its colon takes away what libcurl would send of itself.
+        lines = self._curl.slist_append(None, b"Accept:")
+        for name, value in {"Host": self._host, **headers}.items():
+            line = f"{name}: {value}" if value else f"{name};"
+            lines = self._curl.slist_append(lines, line.encode("latin-1"))
+        return int(lines)
+
     def transfer(self) -> int:
         """Send the request and take the whole answer; the result."""
         self._may_open = not self._sockets
@@ -109,6 +147,7 @@ class Handles:
         self._curl.easy_cleanup(self.easy)
         if self._multi is not None:
             self._curl.multi_cleanup(self._multi)
+        self._curl.slist_free(self._lines)
         self.head.close()
 
     def abandon(self) -> None:

@@ -10,20 +10,21 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 MOST_BYTES = 2048
 """Of a head, and of what is received with it: so much of a body is copied once more. A longer head
 is left to http.client, which has bounds of its own."""
 
-PLAIN_FIELDS = rb"(?:[!#$%&'*+\-.^_`|~0-9A-Za-z]+:[ \t]*(?:[!-~](?:[\t -~]*[!-~])?)?\r\n)*\r\n"
-"""Pattern of the lines after the first, which requests and answers share: no blanks before a colon,
-none at the end of a value, no continued line, no byte beyond ASCII."""
+_FIELD = re.compile(rb"([!#$%&'*+\-.^_`|~0-9A-Za-z]+):[ \t]*((?:[!-~](?:[\t -~]*[!-~])?)?)")
+"""A line after the first, of requests and answers alike: no blanks before a colon, none at the end
+of a value, no continued line, no byte beyond ASCII."""
 
 HEAD_END = b"\r\n\r\n"
 """What follows a head's last line."""
 
 _MOST_DIGITS = 18
-_PLAIN = re.compile(rb"HTTP/1\.1 (200|206)(?: [\t -~]*)?\r\n" + PLAIN_FIELDS)
+_FIRST = re.compile(rb"HTTP/1\.1 (200|206)(?: [\t -~]*)?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +32,7 @@ class PlainMessage:
     """The head of a request or an answer after whose body the connection is kept."""
 
     first: re.Match[bytes]
-    """Its pattern, found; the groups are those of the first line."""
+    """The first line's pattern, found."""
     fields: list[tuple[str, str]]
     """Names and values in order, as they were written."""
     headers: Mapping[str, str]
@@ -48,17 +49,19 @@ def plain_message(
 
     Args:
         received: from the first byte on.
-        pattern: of a first line, and :data:`PLAIN_FIELDS`.
+        pattern: of a first line.
         default_length: for a head without ``Content-Length``; empty: it is not plain.
         most_bytes: that a head may have.
     """
     end = received.find(HEAD_END, 0, most_bytes)
-    found = None if end < 0 else pattern.fullmatch(received, 0, end + len(HEAD_END))
-    if found is None:
+    if end < 0:
         return None
-    parts = [line.partition(":") for line in received[:end].decode("ascii").split("\r\n")[1:]]
-    fields = [(name, value.strip(" \t")) for name, _, value in parts]
-    headers = {name.lower(): value for name, value in fields}
+    first, *lines = received[:end].split(b"\r\n")
+    found, parsed = pattern.fullmatch(first), [_field(line) for line in lines]
+    if found is None or None in parsed:
+        return None
+    fields = [(name, value) for name, _, value in filter(None, parsed)]
+    headers = {name: value for _, name, value in filter(None, parsed)}
     length = headers.get("content-length", default_length)
     if (
         len(headers) != len(fields)
@@ -68,6 +71,19 @@ def plain_message(
     ):
         return None
     return PlainMessage(found, fields, headers, int(length), end + len(HEAD_END))
+
+
+@lru_cache(maxsize=512)
+def _field(line: bytes) -> tuple[str, str, str] | None:
+    """Name as it was written and in lower case, and value; None where it is not plain.
+
+    Remembered, since most lines of an answer are those of the answer before.
+    """
+    found = _FIELD.fullmatch(line)
+    if found is None:
+        return None
+    name = found[1].decode("ascii")
+    return name, name.lower(), found[2].decode("ascii")
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +106,7 @@ def plain_head(received: bytes) -> Head | None:
     5
     >>> plain_head(b"HTTP/1.1 206 Partial\\r\\nTransfer-Encoding: chunked\\r\\n\\r\\n")
     """
-    found = plain_message(received, _PLAIN, "", MOST_BYTES)
+    found = plain_message(received, _FIRST, "", MOST_BYTES)
     if found is None:
         return None
     return Head(int(found.first[1]), found.headers, found.body_bytes, found.size_bytes)

@@ -30,7 +30,7 @@ _OPTIONS = (
     "BUFFERSIZE", "CAINFO", "CLOSESOCKETFUNCTION", "CONNECTTIMEOUT_MS", "HEADERDATA",
     "HTTP09_ALLOWED", "HTTPHEADER", "HTTP_VERSION", "MAXAGE_CONN", "MAXFILESIZE_LARGE",
     "NOPROXY", "NOSIGNAL",
-    "OPENSOCKETFUNCTION", "PREREQFUNCTION", "PROXY", "PROXYPASSWORD", "PROXYUSERNAME",
+    "OPENSOCKETFUNCTION", "PREREQFUNCTION", "PROXY", "PROXYPASSWORD", "PROXYUSERNAME", "RANGE",
     "REQUEST_TARGET", "SUPPRESS_CONNECT_HEADERS", "TCP_KEEPALIVE", "URL", "WRITEDATA",
 )  # fmt: skip
 HTTP_1_1 = 2
@@ -93,7 +93,7 @@ class Libcurl:
         by_name = _typed(held.curl_easy_option_by_name, c.POINTER(_Option), c.c_char_p)
         self._options = {name: _option(by_name, name) for name in _OPTIONS}
 
-    def set(self, easy: int, option: str, value: int | bytes) -> None:
+    def set(self, easy: int, option: str, value: int | bytes | None) -> None:
         """Set an option by its name. A number goes as C's ``long``, bytes are copied."""
         given = c.c_long(value) if isinstance(value, int) else c.c_char_p(value)
         self._call(easy, option, given)

@@ -12,6 +12,11 @@ ARGUMENTS_VARIABLE = "DSTREAM_S3_ARGS"
 UNSIGNED_VARIABLE = "DSTREAM_S3_NO_SIGN_REQUEST"
 ENGINE_VARIABLE = "DSTREAM_S3_ENGINE"
 ENGINES = ("auto", "python", "native")
+FAST_EXTRA = "pip install 'dstream[fast]'"
+"""What installs the engine ``native``."""
+LACKS_FAST = "lacks_fast"
+"""Counted with the engines: reads over TLS by Python, because that is not installed."""
+_ENGINE_SUM = "engine."
 
 # The store sets these itself; a user's value would change what is read or written.
 _OURS = {
@@ -108,3 +113,18 @@ def parse_arguments(text: str) -> dict[str, str]:
             )
         result[name.strip()] = value.strip()
     return result
+
+
+def engine_sum(name: str) -> str:
+    """The sum that counts the use of an engine, once a process and store."""
+    return f"{_ENGINE_SUM}{name}"
+
+
+def engines_used(sums: Mapping[str, float]) -> dict[str, int]:
+    """Counts by engine, out of a meter's sums; and :data:`LACKS_FAST`.
+
+    >>> engines_used({"engine.native": 2, "seconds.wait": 1.5})
+    {'native': 2}
+    """
+    found = {name: int(count) for name, count in sums.items() if name.startswith(_ENGINE_SUM)}
+    return {name.removeprefix(_ENGINE_SUM): count for name, count in sorted(found.items())}

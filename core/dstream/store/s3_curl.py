@@ -88,7 +88,7 @@ class CurlConnection:
     """A :class:`Connection` by libcurl. Bytes of a body are written where they stay."""
 
     def __init__(self, endpoint: Endpoint, curl: Libcurl) -> None:
-        self._endpoint, self._curl, self._host = endpoint, curl, endpoint.host
+        self._endpoint, self._curl = endpoint, curl
         self._process_id = os.getpid()
         self._lock = threading.Lock()
         """Held to begin, to end and to cut a transfer, not during one."""
@@ -111,22 +111,17 @@ class CurlConnection:
     ) -> Answer:
         """See :class:`Connection`."""
         target = self._endpoint.target(path)
-        headers = {"Host": self._host, **headers, **self._endpoint.extra_headers}
+        headers = {**headers, **self._endpoint.extra_headers}
         require_sendable(target, headers)
         is_long = body_bytes is not None and body_bytes >= _EXACT_BYTES
         sink = Exact(body_bytes or 0) if is_long else Growing()
-        lines = self._lines(headers)
         try:
             handles = self._ready()
-            curl, easy = self._curl, handles.easy
-            curl.point(easy, "HTTPHEADER", lines)
-            curl.point(easy, "WRITEDATA", sink.stream)
-            curl.set(easy, "REQUEST_TARGET", target.encode("latin-1"))
+            handles.prepare(target, headers, sink.stream)
             # A server may send the whole object instead; 0 stands for any length.
-            curl.limit(easy, max(body_bytes or 0, _EXACT_BYTES) if body_bytes else 0)
+            handles.limit(max(body_bytes, _EXACT_BYTES) if body_bytes else 0)
             result = self._transferred(handles, allowed_s)
         finally:
-            self._curl.slist_free(lines)
             data = sink.take()
         self._received_bytes = len(data) + handles.head.received_bytes
         return self._answer(handles, result, data)
@@ -197,14 +192,6 @@ class CurlConnection:
             WATCH.remove(self)
             with self._lock:
                 self._is_under_way = False
-
-    def _lines(self, headers: Mapping[str, str]) -> int:
-        # A name with nothing behind its colon takes away what libcurl would send of itself.
-        lines = self._curl.slist_append(None, b"Accept:")
-        for name, value in headers.items():
-            line = f"{name}: {value}" if value else f"{name};"
-            lines = self._curl.slist_append(lines, line.encode("latin-1"))
-        return int(lines)
 
     def _answer(self, handles: Handles, result: int, data: bytes) -> Answer:
         head = final_head(handles.received())

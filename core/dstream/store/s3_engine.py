@@ -8,12 +8,10 @@ from urllib.parse import urlsplit
 from dstream.errors import InvalidInputError
 from dstream.measure import Meter
 from dstream.store import libcurl
+from dstream.store.options import FAST_EXTRA, LACKS_FAST, engine_sum
 from dstream.store.s3_connection import Connection, Endpoint
 from dstream.store.s3_curl import CurlConnection
 from dstream.store.s3_http import KeptConnection
-
-EXTRA = "pip install 'dstream[fast]'"
-"""What installs the engine ``native``."""
 
 
 def unsuited(endpoint: Endpoint) -> str | None:
@@ -24,8 +22,8 @@ def unsuited(endpoint: Endpoint) -> str | None:
 def connector(engine: str, endpoint: Endpoint, meter: Meter) -> Callable[[], Connection]:
     """What makes the connections of one store to one endpoint.
 
-    Adds to ``engine.NAME``. ``auto`` is ``native`` over TLS, where its library is installed;
-    without TLS Python is as fast. An installed library that cannot serve counts
+    Counts the engine (``options.engine_sum``). ``auto`` is ``native`` over TLS, where its library
+    is installed; without TLS Python is as fast. An installed library that cannot serve counts
     ``("fallback", "engine:REASON")``.
 
     Raises:
@@ -35,15 +33,17 @@ def connector(engine: str, endpoint: Endpoint, meter: Meter) -> Callable[[], Con
     loaded = libcurl.load() if is_wanted else "not_wanted"
     reason = loaded if isinstance(loaded, str) else unsuited(endpoint)
     if not isinstance(loaded, str) and reason is None:
-        meter.add("engine.native", 1)
+        meter.add(engine_sum("native"), 1)
         return lambda: CurlConnection(endpoint, loaded)
     if engine == "native":
         raise InvalidInputError(
-            f"engine='native' cannot be used here ({reason}); install it with {EXTRA}, or leave "
-            "engine='auto'"
+            f"engine='native' cannot be used here ({reason}); {FAST_EXTRA} "
+            "installs it, and engine='auto' does without"
         )
-    if reason not in ("not_wanted", "no_pycurl"):
+    if reason == "no_pycurl":
+        meter.add(engine_sum(LACKS_FAST), 1)
+    elif reason != "not_wanted":
         meter.event("fallback", f"engine:{reason}")
-    meter.add("engine.python", 1)
+    meter.add(engine_sum("python"), 1)
     tls = endpoint.tls_context()
     return lambda: KeptConnection(endpoint, tls)

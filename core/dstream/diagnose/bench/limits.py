@@ -68,6 +68,8 @@ class Measured:
     uncached: float | None = None
     """Clips/s of fetching everything from the store, where there is a cache."""
     more_fetchers: WhatIf | None = None
+    lacks_fast: bool = False
+    """Python reads over TLS, because the extra ``fast`` is not installed."""
 
     workers: int = 1
     cpus: int = 1

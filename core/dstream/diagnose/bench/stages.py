@@ -14,6 +14,7 @@ from dstream.diagnose.bench.run import WholeRun
 from dstream.loader.concurrency import FIRST
 from dstream.loader.settings import LoaderSettings
 from dstream.measure import Purpose
+from dstream.store.options import LACKS_FAST
 
 _UNITS = {
     Stage.LIST: "requests/s",
@@ -90,6 +91,7 @@ def measured(found: Found) -> Measured:
         unthrottled=None if fetch is None else _unthrottled(setup, found.fetchers, fetch),
         cache_share=cached / cache * limits[Pool.FETCHING] if cache and cached else 0.0,
         uncached=found.alone(Stage.FETCH) if cache else None,
+        lacks_fast=LACKS_FAST in report.engines,
         workers=setup.settings.workers,
         cpus=max(1, int(setup.cpus)),
         engines=found.engines,

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dstream.diagnose.bench.document import Cause, Verdict
 from dstream.diagnose.bench.limits import Measured, Pool, WhatIf
 from dstream.diagnose.bench.numerals import figures
+from dstream.store.options import FAST_EXTRA
 
 _EXPLAINED = 0.75
 """A limit explains a run that comes this near to it, and threads that are busy so much of it."""
@@ -82,6 +83,8 @@ def _fetching(run: Measured, limit: float) -> Verdict:
     _, others = run.without({Pool.FETCHING: math.inf})
     wanted = f"{_megabytes(run, others)} MB/s" if math.isfinite(others) else None
     tried = "" if more is None else f", {more.value} no more"
+    # Where Python decrypts, it may be that and not the link: so this comes first.
+    faster = f"{FAST_EXTRA} (Python decrypts what is read), else " if run.lacks_fast else ""
     return _verdict(
         run,
         Cause.BANDWIDTH,
@@ -89,7 +92,7 @@ def _fetching(run: Measured, limit: float) -> Verdict:
         f"{alone}, {_megabytes(run, limit)} MB/s{tried}",
         lifted={Pool.FETCHING: math.inf},
         new_value=wanted,
-        advice=f"use a link of {wanted or 'more'}, or a cache if clips come again",
+        advice=f"{faster}use a link of {wanted or 'more'}, or a cache if clips come again",
     )
 
 

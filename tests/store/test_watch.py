@@ -1,0 +1,33 @@
+"""Who looks at the time while threads are inside C."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from dstream.store.s3_watch import Watch
+
+
+def test_the_watch_ends_when_nothing_is_under_way_and_begins_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("dstream.store.s3_watch.SLICE_S", 0.01)
+    looks = [threading.Event(), threading.Event()]
+
+    class Looked:
+        def __init__(self, seen: threading.Event) -> None:
+            self._seen = seen
+
+        def look(self, now_s: float) -> None:
+            self._seen.set()
+
+    watch = Watch()
+    for seen in looks:
+        looked, before = Looked(seen), set(threading.enumerate())
+        watch.add(looked)
+        assert seen.wait(20)
+        (thread,) = set(threading.enumerate()) - before
+        watch.remove(looked)
+        thread.join(20)
+        assert not thread.is_alive()
