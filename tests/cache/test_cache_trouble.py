@@ -223,8 +223,8 @@ def test_a_data_set_is_held_although_somebody_looks_at_that_moment(tmp_path: Pat
     cache = ExtentCache(tmp_path, label="made", clock=Waiting())
     part = ByteRange(0, EXTENT_BYTES)
     cache.read(identity(), [part], lambda _: [extent("video", "1", 0)])
-    assert CacheFolder(tmp_path, SystemClock()).is_used(scope_of("made"))
     looker.close()
+    assert CacheFolder(tmp_path, SystemClock()).is_used(scope_of("made"))
 
 
 def test_a_limit_of_file_sizes_turns_writing_off(tmp_path: Path) -> None:
