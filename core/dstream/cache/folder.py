@@ -168,11 +168,12 @@ class CacheFolder:
         path = self.directory / USERS / scope_of(label)
         try:
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-            if not os.fstat(descriptor).st_size:
-                os.pwrite(descriptor, label.encode("utf-8", "replace")[:_LABEL_BYTES], 0)
         except OSError:
             descriptor = os.open(path, os.O_RDONLY)
         try:
+            with suppress(OSError):  # read-only, or full: the file itself is what counts
+                if not os.fstat(descriptor).st_size:
+                    os.pwrite(descriptor, label.encode("utf-8", "replace")[:_LABEL_BYTES], 0)
             self._take(descriptor, fcntl.LOCK_SH)  # one who looks holds it for a moment
         except BaseException:
             os.close(descriptor)
