@@ -53,6 +53,8 @@ EPILOG = epilog(
 )
 _DEFAULT_SECONDS = 20.0
 _DEFAULT_BATCH = 8
+_MOST_THREADS = 1024
+"""Of a kind: more only take memory, and minutes to start."""
 
 OnError = Literal["raise", "skip"]
 DecoderName = Literal["cpu", "nvdec", "auto"]
@@ -131,13 +133,17 @@ def run(
         ),
     ] = None,
     workers: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="Decoding threads; one for each CPU.")
+        int | None,
+        typer.Option(
+            metavar="N", min=1, max=_MOST_THREADS, help="Decoding threads; one for each CPU."
+        ),
     ] = None,
     fetchers: Annotated[
         int | None,
         typer.Option(
             metavar="N",
             min=1,
+            max=_MOST_THREADS,
             help="Clips fetched at once; found by trying without.",
             show_default=False,
         ),

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from dstream import __version__
-from dstream.errors import DstreamError
+from dstream.errors import DstreamError, StorageError
 from dstream_cli import (
     alias,
     bench,
@@ -125,6 +125,12 @@ def run(arguments: Sequence[str], out: Output) -> int:
         return _failed(error, error.exit_code, out)
     except _USAGE_ERROR as error:
         return _misused(error, out)
+    except MemoryError as error:
+        short = StorageError(
+            f"there is not enough memory ({error}); ask for smaller or fewer frames, or fewer "
+            "clips at once"
+        )
+        return _failed(short.with_traceback(error.__traceback__), short.exit_code, out)
     except Exception as error:
         hint = "" if out.debug else "This is unexpected. Run it again with --debug for a traceback."
         return _failed(error, EXIT_FAILED, out, hint)

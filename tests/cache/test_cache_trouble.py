@@ -280,6 +280,19 @@ def test_without_the_right_to_write_it_is_only_read(tmp_path: Path) -> None:
     assert counts["sums"]["cache.hits"] == 20
 
 
+def test_without_the_right_to_look_there_is_no_cache(tmp_path: Path) -> None:
+    if os.getuid():
+        pytest.skip("only root can become nobody")
+    for parent in tmp_path.parents:
+        if parent.stat().st_uid == 0 and parent not in (Path("/"), Path("/tmp")):
+            parent.chmod(0o755)
+    Reader(tmp_path / "c", BUDGET).read(*range(10))
+    tmp_path.chmod(0o700)
+    counts = end(start("read_all_as_nobody", tmp_path / "c", BUDGET))
+    assert counts["off"] == {"denied": 1}
+    assert "cache.hits" not in counts["sums"]
+
+
 def test_a_stopped_process_with_the_lock_holds_nobody_up(tmp_path: Path) -> None:
     Reader(tmp_path, BUDGET).read(0)
     holder = start("hold_lock", tmp_path)

@@ -108,6 +108,22 @@ def test_what_nobody_expected_hints_at_debug(monkeypatch: pytest.MonkeyPatch) ->
     assert json.loads(dstream("ls", "--repo", "x", "--json").err)["error"] == "KeyError"
 
 
+def test_what_does_not_fit_into_memory_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    raising(monkeypatch, MemoryError("Unable to allocate 3.49 TiB"))
+    ran = dstream("ls", "--repo", "x")
+    assert ran.code == 1
+    assert ran.err.startswith("dstream: there is not enough memory (Unable to allocate 3.49 TiB);")
+    assert len(ran.err.splitlines()) == 1
+    assert json.loads(dstream("ls", "--repo", "x", "--json").err)["error"] == "StorageError"
+
+
+def test_more_threads_than_any_machine_runs_are_refused() -> None:
+    for option in ("--workers", "--fetchers"):
+        ran = dstream("bench", ".", option, "100000")
+        assert (ran.code, ran.out) == (2, "")
+        assert f"'{option}': '100000' was given, expected 1024 or less" in ran.err
+
+
 def test_an_interrupt_is_quiet(monkeypatch: pytest.MonkeyPatch) -> None:
     raising(monkeypatch, KeyboardInterrupt())
     ran = dstream("ls", "--repo", "x")

@@ -80,6 +80,7 @@ def test_whole_runs_are_told_or_else_the_one_that_was_cut_off(
     assert all(rate > 0 for rate in document.repeats)
     for stage in document.stages:
         assert stage.measured is (stage.name is Stage.LIST)
+    assert document.settings["alone_s"] is None
 
 
 def test_stages_that_were_measured_before_are_told(

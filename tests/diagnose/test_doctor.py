@@ -134,6 +134,25 @@ def test_a_store_that_ignores_conditions_is_called_bad() -> None:
     assert "second write" in found["conditional writes"].found
 
 
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (OSError(28, "No space left on device"), "No space left on device"),
+        (OSError(13, "Permission denied", "/c/probe"), "/c/probe: Permission denied"),
+        (OSError("odd"), "OSError: odd"),
+        (ValueError("odd"), "ValueError: odd"),
+    ],
+)
+def test_a_check_that_fails_is_a_line_in_words(error: Exception, told: str) -> None:
+    def fail() -> None:
+        raise error
+
+    page = Page()
+    with page.check(Gap.CACHE, "writing"):
+        fail()
+    assert [(finding.check, finding.found) for finding in page.findings] == [("writing", told)]
+
+
 def test_a_clock_that_is_off_is_told() -> None:
     store = MemoryStore(clock=FakeClock(1_000.0))
     store.put("k", b"12345")

@@ -90,7 +90,7 @@ class ExtentCache:
             self._meter.event("cache-refused", "busy")
         except OSError as error:
             self._admission.stop(error)
-            self._reads_from_disk = self._folder.segments.is_dir()
+            self._reads_from_disk = self._folder.has_segments()
         if self._budget_bytes is None and known is None:
             raise InvalidInputError(
                 f"the cache in {self.directory} has no budget yet: give cache_bytes, or set "

@@ -48,6 +48,13 @@ class CacheFolder:
         self.segments = directory / SEGMENTS
         self._clock = clock
 
+    def has_segments(self) -> bool:
+        """There is something to read. Where one may not look, there is not."""
+        try:
+            return self.segments.is_dir()
+        except OSError:
+            return False
+
     def prepare(self) -> None:
         """Make what is missing.
 

@@ -76,4 +76,6 @@ class Page:
             yield
         except Exception as error:
             text = f"{type(error).__name__}: {error}"
+            if isinstance(error, OSError) and error.strerror:
+                text = ": ".join(filter(None, (str(error.filename or ""), error.strerror)))
             self.add(Finding(gap, name, text, Verdict.UNKNOWN, remedy))

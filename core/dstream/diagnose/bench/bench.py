@@ -95,7 +95,7 @@ def bench(
         roofline = Roofline(clips, loader, found, clock, interruption)
         roofline.measure()
         run = roofline.what_if(measured(found))
-        verdict, alone_s = judge(run), roofline.seconds
+        verdict, alone_s = judge(run), roofline.seconds if found.paces else None
         slowest = run.slowest[1] if run.limits else None
     else:
         found.why_not.update(dict.fromkeys(Stage, "the run failed"))
