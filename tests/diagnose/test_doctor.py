@@ -13,6 +13,7 @@ from dstream.clock import FakeClock
 from dstream.diagnose.finding import Gap, Page, Verdict
 from dstream.diagnose.gpu_checks import rdma_cards
 from dstream.diagnose.store_checks import StoreChecks, engine_finding
+from dstream.errors import NotFoundError, PermissionDeniedError
 from dstream.measure import Meter
 from dstream.store.memory import MemoryStore
 from s3_services import S3Place, free_port
@@ -151,6 +152,34 @@ def test_a_check_that_fails_is_a_line_in_words(error: Exception, told: str) -> N
     with page.check(Gap.CACHE, "writing"):
         fail()
     assert [(finding.check, finding.found) for finding in page.findings] == [("writing", told)]
+
+
+@pytest.mark.parametrize(
+    ("url", "error", "remedy"),
+    [
+        ("s3://b", NotFoundError("no bucket"), "check the URL"),
+        ("/films", NotFoundError("no folder"), "check the path"),
+        ("/films", PermissionDeniedError("no"), "check the owner and mode of the folder"),
+        (
+            "s3://b",
+            PermissionDeniedError("no"),
+            "check the credentials; the role needs s3:ListBucket",
+        ),
+    ],
+)
+def test_a_listing_that_fails_says_what_to_look_at(url: str, error: Exception, remedy: str) -> None:
+    class Failing(MemoryStore):
+        @property
+        def url(self) -> str:
+            return url
+
+        def list(self, *arguments: object, **more: object) -> Any:
+            raise error
+
+    page = Page()
+    StoreChecks(Failing(), FakeClock(), 0.0).run(page, write=False)
+    (found,) = [finding for finding in page.findings if finding.check == "listing"]
+    assert (found.found, found.remedy) == (str(error), remedy)
 
 
 def test_a_clock_that_is_off_is_told() -> None:

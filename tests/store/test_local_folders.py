@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dstream.errors import InvalidInputError
+from dstream.errors import InvalidInputError, NotFoundError
 from dstream.store.local import LocalStore
 from dstream.store.local_walk import TEMP_PREFIX
 
@@ -41,6 +41,14 @@ def test_emptied_folders_go_with_their_last_object(store: LocalStore) -> None:
     os.mkdir(root(store) / "mine")  # not emptied by us
     store.delete_many([("mine/none", None)])
     assert (root(store) / "mine").is_dir()
+
+
+def test_a_folder_that_is_not_there_is_called_one(tmp_path: Path) -> None:
+    absent = LocalStore(tmp_path / "absent")
+    with pytest.raises(NotFoundError, match=r"there is no folder or file .*absent$"):
+        list(absent.list())
+    with pytest.raises(NotFoundError, match=r"there is no file .*absent/a$"):
+        absent.head("a")
 
 
 def test_an_aborted_upload_leaves_no_folder(store: LocalStore) -> None:

@@ -65,8 +65,12 @@ class StoreChecks:
             try:
                 found = list(self.store.list(limit=_LISTED, purpose=Purpose.LISTING))
             except (PermissionDeniedError, NotFoundError) as error:
-                remedy = "check the URL"
-                if isinstance(error, PermissionDeniedError):
+                is_denied = isinstance(error, PermissionDeniedError)
+                is_s3 = self.store.url.startswith("s3://")
+                remedy = "check the URL" if is_s3 else "check the path"
+                if is_denied:
+                    remedy = "check the owner and mode of the folder"
+                if is_denied and is_s3:
                     remedy = "check the credentials; the role needs s3:ListBucket"
                 page.add(Finding(Gap.STORE, "listing", str(error), Verdict.BAD, remedy))
                 return listed

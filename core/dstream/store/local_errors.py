@@ -66,7 +66,8 @@ def translate(
             retry=False,
         )
     if not writing and error.errno in (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ENXIO):
-        return NotFoundError(f"there is no file {where}", key=key, code=code)
+        what = "folder or file" if operation == "list" else "file"
+        return NotFoundError(f"there is no {what} {where}", key=key, code=code)
     if error.errno in _SHAPE:
         return InvalidInputError(
             f"cannot {operation} {where}: {_SHAPE[error.errno]}", key=key, code=code
