@@ -6,7 +6,8 @@
 
 The bare loops are http.client with one kept connection a thread (plain requests to the server of
 this benchmark, presigned ones to another) and, where it is installed, obstore. Same ranges, same
-threads, interleaved; the figure is the median over the rounds of dstream / best bare loop.
+threads, interleaved; the figures are the medians over the rounds of dstream, by each engine that is
+installed, / best bare loop.
 """
 
 from __future__ import annotations
