@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -27,6 +29,9 @@ def test_default_prefetch_of(
     assert default_prefetch(batch_size, workers, device) == expected
 
 
+_WITHOUT_PREFETCH: dict[str, Any] = {"workers": 2}
+
+
 def test_settings_have_no_other_default() -> None:
     with pytest.raises(TypeError, match="prefetch"):
-        LoaderSettings(workers=2)  # type: ignore[call-arg]
+        LoaderSettings(**_WITHOUT_PREFETCH)

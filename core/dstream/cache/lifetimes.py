@@ -21,6 +21,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 from dstream.cache.layout import SegmentName
 from dstream.cache.lives import Lives, lives_until
@@ -84,11 +85,10 @@ def spans_of(plans: Sequence[Sequence[Sample]], room_bytes: float) -> tuple[floa
         for s in samples
         if s.gap is not None
     )
-    held_bytes, longest = 0.0, 0.0
-    for longest, share_bytes in gaps:  # noqa: B007
-        held_bytes += share_bytes
-        if held_bytes > room_bytes:
-            break
+    held_bytes = accumulate(share_bytes for _, share_bytes in gaps)
+    fits = [gap for (gap, _), held in zip(gaps, held_bytes, strict=True) if held <= room_bytes]
+    # The one that no longer fits in whole is kept as well: room is never left unused.
+    longest = gaps[min(len(fits), len(gaps) - 1)][0] if gaps else 0.0
     return longest, [round(longest / pace) for pace in paces]
 
 

@@ -129,7 +129,8 @@ class Libcurl:
 
 def _typed(function: Any, result: Any, *arguments: Any) -> Callable[..., Any]:
     function.restype, function.argtypes = result, list(arguments)
-    return function  # type: ignore[no-any-return]
+    typed: Callable[..., Any] = function
+    return typed
 
 
 def _option(by_name: Callable[..., Any], name: str) -> int:
