@@ -157,30 +157,50 @@ def rate(read: Read, size: int, threads: int, seconds: float) -> float:
 
 
 def compare(readers: dict[str, Read], given: argparse.Namespace) -> list[dict[str, Any]]:
+    """A row for each size of ranges."""
     rows = []
     for size in SIZES:
-        rates: dict[str, list[float]] = {name: [] for name in readers}
+        turns = [(name, threads) for threads in given.threads for name in readers]
+        rates: dict[tuple[str, int], list[float]] = {turn: [] for turn in turns}
         for read in readers.values():
-            rate(read, size, given.threads, given.seconds / 4)
+            rate(read, size, max(given.threads), given.seconds / 4)
         for _ in range(given.rounds):
-            for name, read in readers.items():
-                rates[name].append(rate(read, size, given.threads, given.seconds))
-        bare = [got for name, got in rates.items() if not name.startswith("dstream ")]
-        best = [max(of_round) for of_round in zip(*bare, strict=True)]
-        rows.append(
-            {
-                "range_bytes": size,
-                "to_best_bare": {
-                    name: statistics.median(
-                        ours / bare for ours, bare in zip(got, best, strict=True)
-                    )
-                    for name, got in rates.items()
-                    if name.startswith("dstream ")
-                },
-                **{f"{name}_mb_s": statistics.median(got) / 1e6 for name, got in rates.items()},
-            }
-        )
+            for name, threads in turns:
+                rates[name, threads].append(rate(readers[name], size, threads, given.seconds))
+        rows.append({"range_bytes": size, **summary(rates)})
     return rows
+
+
+def summary(rates: dict[tuple[str, int], list[float]]) -> dict[str, Any]:
+    """Medians, and shares of the best bare loop: at the same threads, and each at its best."""
+    medians = {turn: statistics.median(got) for turn, got in rates.items()}
+    names, threads = {name for name, _ in rates}, {count for _, count in rates}
+    best = {name: max(threads, key=lambda count: medians[name, count]) for name in names}
+    bare = [name for name in names if not name.startswith("dstream ")]
+
+    def share(name: str, counts: dict[str, int]) -> float:
+        rounds = zip(*(rates[other, counts[other]] for other in bare), strict=True)
+        best_bare: list[float] = [max(of_round) for of_round in rounds]
+        ours = rates[name, counts[name]]
+        return statistics.median(own / most for own, most in zip(ours, best_bare, strict=True))
+
+    return {
+        "mb_s": [
+            {"loop": name, "threads": count, "mb_s": median / 1e6}
+            for (name, count), median in medians.items()
+        ],
+        "to_best_bare": {
+            name: {
+                "threads": best[name],
+                "each_at_its_best": share(name, best),
+                **{
+                    f"at_{count}": share(name, dict.fromkeys(names, count))
+                    for count in sorted(threads)
+                },
+            }
+            for name in sorted(names - set(bare))
+        },
+    }
 
 
 def own_server(given: argparse.Namespace, tls: bool, folder: Path) -> list[dict[str, Any]]:
@@ -257,7 +277,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--endpoint-url", default="")
     parser.add_argument("--bucket", default="")
-    parser.add_argument("--threads", type=int, default=16)
+    parser.add_argument("--threads", type=int, nargs="+", default=[2, 4, 16])
     parser.add_argument("--seconds", type=float, default=4.0)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--json", action="store_true")
@@ -271,16 +291,16 @@ def main() -> None:
         print(json.dumps({"threads": given.threads, "rows": rows}, indent=2))
         return
     for row in rows:
-        rates = "  ".join(
-            f"{key.removesuffix('_mb_s')} {value:.0f}"
-            for key, value in row.items()
-            if key.endswith("_mb_s")
-        )
-        shares = ", ".join(f"{name} {share:.2f}" for name, share in row["to_best_bare"].items())
-        print(
-            f"{'TLS' if row['tls'] else 'plain'} {row['range_bytes'] >> 10:>5} KiB: "
-            f"of the best bare loop (target >= 0.9) {shares}; MB/s: {rates}"
-        )
+        print(f"{'TLS' if row['tls'] else 'plain'} {row['range_bytes'] >> 10} KiB")
+        for name in dict.fromkeys(each["loop"] for each in row["mb_s"]):
+            rates = [each["mb_s"] for each in row["mb_s"] if each["loop"] == name]
+            shares = row["to_best_bare"].get(name, {})
+            print(
+                f"  {name:<16}" + "".join(f"{rate:>8.0f}" for rate in rates) + " MB/s",
+                *(f"{key} {value:.2f}" for key, value in shares.items() if key != "threads"),
+                sep="  ",
+            )
+    print(f"MB/s with {given.threads} threads; of the best bare loop (target: 0.9)")
 
 
 if __name__ == "__main__":

@@ -33,13 +33,18 @@ class PlainMessage:
 
     first: re.Match[bytes]
     """The first line's pattern, found."""
-    fields: list[tuple[str, str]]
-    """Names and values in order, as they were written."""
+    lines: list[bytes]
+    """The others."""
     headers: Mapping[str, str]
-    """The same by their names in lower case; none comes twice."""
+    """What they say by their names in lower case; none comes twice."""
     body_bytes: int
     size_bytes: int
     """Of the head itself, the blank line included."""
+
+    @property
+    def fields(self) -> list[tuple[str, str]]:
+        """Names and values in order, as they were written."""
+        return [(name, value) for name, _, value in filter(None, map(_field, self.lines))]
 
 
 def plain_message(
@@ -57,20 +62,24 @@ def plain_message(
     if end < 0:
         return None
     first, *lines = received[:end].split(b"\r\n")
-    found, parsed = pattern.fullmatch(first), [_field(line) for line in lines]
-    if found is None or None in parsed:
+    found = pattern.fullmatch(first)
+    if found is None:
         return None
-    fields = [(name, value) for name, _, value in filter(None, parsed)]
-    headers = {name: value for _, name, value in filter(None, parsed)}
+    headers: dict[str, str] = {}
+    for line in lines:
+        field = _field(line)
+        if field is None:
+            return None
+        headers[field[1]] = field[2]
     length = headers.get("content-length", default_length)
     if (
-        len(headers) != len(fields)
+        len(headers) != len(lines)
         or "transfer-encoding" in headers
         or not is_plain_length(length)
         or headers.get("connection", "keep-alive").lower() != "keep-alive"
     ):
         return None
-    return PlainMessage(found, fields, headers, int(length), end + len(HEAD_END))
+    return PlainMessage(found, lines, headers, int(length), end + len(HEAD_END))
 
 
 @lru_cache(maxsize=512)

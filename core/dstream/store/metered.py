@@ -5,16 +5,15 @@ page), ``delete``, ``create-upload``, ``upload-part``, ``complete-upload``, ``ab
 ``list-uploads``, ``versioning``. Outcomes are ``ok`` or a code of :func:`outcome_of`.
 
 :class:`Metered` wraps stores where one call is one request (memory, local). The S3 store counts
-its HTTP requests itself, by the same :func:`attempt`: a listing there is many pages and an upload
+its HTTP requests itself, by the same :class:`Attempt`: a listing there is many pages and an upload
 many parts, which no wrapper could see.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 from dstream.clock import Clock, SystemClock
 from dstream.errors import (
@@ -56,14 +55,6 @@ DEADLINE_CODE = "read-deadline"
 """The fact ``code`` of an answer that did not come in time."""
 
 
-@dataclass(slots=True)
-class Traffic:
-    """Bytes of one attempt; filled in while it runs."""
-
-    requested: int = 0
-    received: int = 0
-
-
 def outcome_of(error: DstreamError) -> str:
     """The code under which a failed request is counted.
 
@@ -80,30 +71,35 @@ def outcome_of(error: DstreamError) -> str:
     return DEADLINE_CODE if error.facts.get("code") == DEADLINE_CODE else "error"
 
 
-@contextmanager
-def attempt(
-    meter: Meter, clock: Clock, verb: str, purpose: Purpose, requested_bytes: int = 0
-) -> Iterator[Traffic]:
-    """Count the block as one request, however it ends.
+class Attempt:
+    """Counts its ``with`` block as one request, however it ends.
 
     Errors of this library that leave the block give the outcome; their fact
     ``received_bytes``, if any, is what arrived before they struck.
     """
-    traffic = Traffic(requested=requested_bytes)
-    outcome = "error"
-    began_s = clock.monotonic_s()
-    try:
-        yield traffic
-        outcome = "ok"
-    except DstreamError as error:
-        outcome = outcome_of(error)
-        received = error.facts.get("received_bytes", 0)
-        traffic.received = received if isinstance(received, int) else 0
-        raise
-    finally:
-        seconds = clock.monotonic_s() - began_s
-        totals = RequestTotals(1, traffic.requested, traffic.received, seconds)
-        meter.request(verb, purpose, outcome, totals)
+
+    __slots__ = ("_began_s", "_clock", "_meter", "_purpose", "_verb", "received", "requested")
+
+    def __init__(
+        self, meter: Meter, clock: Clock, verb: str, purpose: Purpose, requested_bytes: int = 0
+    ) -> None:
+        self._meter, self._clock, self._verb, self._purpose = meter, clock, verb, purpose
+        self.requested, self.received = requested_bytes, 0
+        """Bytes; to be filled in by the block."""
+
+    def __enter__(self) -> Self:
+        self._began_s = self._clock.monotonic_s()
+        return self
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        seconds = self._clock.monotonic_s() - self._began_s
+        outcome = "ok" if error is None else "error"
+        if isinstance(error, DstreamError):
+            outcome = outcome_of(error)
+            received = error.facts.get("received_bytes", 0)
+            self.received = received if isinstance(received, int) else 0
+        totals = RequestTotals(1, self.requested, self.received, seconds)
+        self._meter.request(self._verb, self._purpose, outcome, totals)
 
 
 class Metered:
@@ -128,7 +124,7 @@ class Metered:
         self, key: str, *, version: str | None = None, purpose: Purpose = Purpose.OTHER
     ) -> ObjectInfo:
         """Counted as ``head``."""
-        with attempt(self._meter, self._clock, "head", purpose):
+        with Attempt(self._meter, self._clock, "head", purpose):
             return self._inner.head(key, version=version, purpose=purpose)
 
     def get(
@@ -143,7 +139,7 @@ class Metered:
     ) -> Blob:
         """Counted as ``get``, with the bytes asked for and those that arrived."""
         asked_bytes = 0 if stop_byte is None else max(0, stop_byte - start_byte)
-        with attempt(self._meter, self._clock, "get", purpose, asked_bytes) as traffic:
+        with Attempt(self._meter, self._clock, "get", purpose, asked_bytes) as traffic:
             blob = self._inner.get(
                 key,
                 start_byte,
@@ -159,17 +155,17 @@ class Metered:
 
     def put(self, key: str, data: bytes, *, purpose: Purpose = Purpose.OTHER) -> ObjectInfo:
         """Counted as ``put``."""
-        with attempt(self._meter, self._clock, "put", purpose, len(data)):
+        with Attempt(self._meter, self._clock, "put", purpose, len(data)):
             return self._inner.put(key, data, purpose=purpose)
 
     def put_if_absent(self, key: str, data: bytes, *, purpose: Purpose = Purpose.LOG) -> ObjectInfo:
         """Counted as ``put-if-absent``."""
-        with attempt(self._meter, self._clock, "put-if-absent", purpose, len(data)):
+        with Attempt(self._meter, self._clock, "put-if-absent", purpose, len(data)):
             return self._inner.put_if_absent(key, data, purpose=purpose)
 
     def upload(self, key: str, path: Path, *, purpose: Purpose = Purpose.COPY) -> ObjectInfo:
         """Counted as one ``put``: the stores wrapped here write an object in one go."""
-        with attempt(self._meter, self._clock, "put", purpose) as traffic:
+        with Attempt(self._meter, self._clock, "put", purpose) as traffic:
             info = self._inner.upload(key, path, purpose=purpose)
             traffic.requested = info.size_bytes
             return info
@@ -216,12 +212,12 @@ class Metered:
 
     def list_uploads(self, prefix: str = "") -> Iterator[Upload]:
         """Counted as one ``list-uploads``."""
-        with attempt(self._meter, self._clock, "list-uploads", Purpose.OTHER):
+        with Attempt(self._meter, self._clock, "list-uploads", Purpose.OTHER):
             return iter(tuple(self._inner.list_uploads(prefix)))
 
     def abort_upload(self, upload: Upload) -> None:
         """Counted as ``abort-upload``."""
-        with attempt(self._meter, self._clock, "abort-upload", Purpose.OTHER):
+        with Attempt(self._meter, self._clock, "abort-upload", Purpose.OTHER):
             self._inner.abort_upload(upload)
 
     def close(self) -> None:

@@ -22,7 +22,7 @@ from dstream.errors import (
 from dstream.measure import Purpose
 from dstream.store.base import Blob, Capabilities, ObjectInfo, Upload
 from dstream.store.local_errors import source_opened
-from dstream.store.metered import attempt
+from dstream.store.metered import Attempt
 from dstream.store.ranges import check_prefix, check_range, stop_within
 from dstream.store.s3_answers import (
     answer_date_s,
@@ -267,7 +267,7 @@ class S3Store(S3Base):
         self, verb: str, purpose: Purpose, target: Target, sent_bytes: int, call: Callable[[], T]
     ) -> T:
         def once() -> T:
-            with attempt(self._meter, self._clock, verb, purpose, sent_bytes), translated(target):
+            with Attempt(self._meter, self._clock, verb, purpose, sent_bytes), translated(target):
                 return call()
 
         # Only parts are safe to repeat on their own: a second start would leave an orphan, and
@@ -279,7 +279,7 @@ class S3Store(S3Base):
 
         def once() -> Blob:
             _, reader = self._made or self._ready_for(wanted.target)
-            with attempt(self._meter, self._clock, "get", purpose, asked_bytes) as traffic:
+            with Attempt(self._meter, self._clock, "get", purpose, asked_bytes) as traffic:
                 blob = reader.read(wanted)
                 traffic.received = len(blob.data)
                 traffic.requested = asked_bytes or traffic.received

@@ -13,7 +13,7 @@ from dstream.forks import renew_after_fork
 from dstream.measure import Meter, Purpose
 from dstream.store.base import check_key
 from dstream.store.local_walk import Skip
-from dstream.store.metered import attempt
+from dstream.store.metered import Attempt
 from dstream.store.options import StoreOptions
 from dstream.store.ranges import check_prefix
 from dstream.store.retry import Retrier
@@ -113,7 +113,7 @@ class S3Base:
 
         def once() -> T:
             clients, _ = self._ready_for(target)
-            with attempt(self._meter, self._clock, verb, purpose, sent_bytes), translated(target):
+            with Attempt(self._meter, self._clock, verb, purpose, sent_bytes), translated(target):
                 return call(clients)
 
         return self._accepted(once)

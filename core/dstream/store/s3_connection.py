@@ -11,6 +11,7 @@ import ssl
 from base64 import b64encode
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Protocol
 from urllib.parse import unquote, urlsplit
 
@@ -95,9 +96,9 @@ class Connection(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Endpoint:
-    """Where to connect, and how."""
+    """Where to connect, and how. What follows from it is found once: requests are many."""
 
     url: str
     """Scheme and host of the requests."""
@@ -106,7 +107,7 @@ class Endpoint:
     """File of the certificates that are trusted; None for plain HTTP."""
     connect_timeout_s: float
 
-    @property
+    @cached_property
     def host(self) -> str:
         """As the Host header says it: without the scheme's own port."""
         port = ":443" if self.url.startswith("https:") else ":80"
@@ -114,8 +115,7 @@ class Endpoint:
 
     def target(self, path: str) -> str:
         """What a request line names: the path, and to a plain proxy the whole URL."""
-        is_plain_proxy = self.proxy_url is not None and self.ca_bundle is None
-        return f"{self.url}{path}" if is_plain_proxy else path
+        return path if self.proxy_url is None or self.ca_bundle is not None else self.url + path
 
     @property
     def proxy_address(self) -> str:
@@ -141,7 +141,7 @@ class Endpoint:
         given = ":".join(self.proxy_credentials)
         return {"Proxy-Authorization": f"Basic {b64encode(given.encode()).decode()}"}
 
-    @property
+    @cached_property
     def extra_headers(self) -> Mapping[str, str]:
         """What a request itself carries of them."""
         return self.proxy_headers if self.ca_bundle is None else {}

@@ -274,6 +274,8 @@ def retry_after_s(headers: Mapping[str, str]) -> float | None:
 def http_date_s(text: str) -> float | None:
     """Seconds since the epoch of an HTTP date; None when it is none.
 
+    Remembered: answers come many a second, and from few objects.
+
     >>> http_date_s("Thu, 01 Jan 1970 00:01:00 GMT")
     60.0
     """

@@ -45,6 +45,7 @@ _ERROR_BODY_BYTES = 64 * 1024
 _SIGNED_FOR_S = 20
 """How old a signature may be that is used again; S3 takes them for 15 minutes."""
 _UNRESERVED = "-._~/"
+_CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,10 +258,10 @@ def _sizes(wanted: RangedRead, status: int, headers: Mapping[str, str]) -> tuple
     """(size of the object, bytes of this body) as the headers say and as they must be."""
     length = headers.get("content-length", "")
     if status == 206:
-        match = re.fullmatch(r"bytes (\d+)-(\d+)/(\d+)", headers.get("content-range", ""))
+        match = _CONTENT_RANGE.fullmatch(headers.get("content-range", ""))
         if match is None:
             raise _nonsense(wanted, f"Content-Range {headers.get('content-range')!r}")
-        first, last, size = (int(group) for group in match.groups())
+        first, last, size = int(match[1]), int(match[2]), int(match[3])
         stop = size if wanted.stop_byte is None else wanted.stop_byte
         if stop > size:
             raise past_end(wanted.name, wanted.start_byte, wanted.stop_byte, size)
