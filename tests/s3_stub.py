@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import http.client
 import socket
 import ssl
@@ -13,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 
@@ -44,6 +46,17 @@ class Reply:
 def s3_error(status: int, code: str, **headers: str) -> Reply:
     body = f"<Error><Code>{code}</Code><Message>as scripted</Message></Error>".encode()
     return Reply(status, body, {name.replace("_", "-"): value for name, value in headers.items()})
+
+
+DATA = bytes(range(256)) * 1024
+"""An object of 256 KiB."""
+
+
+def ranged(request: Request, **changed: Any) -> Reply:
+    """The range of :data:`DATA` that is asked for."""
+    first, last = (int(place) for place in request.headers["range"][6:].split("-"))
+    named = {"ETag": '"e"', "Content-Range": f"bytes {first}-{last}/{len(DATA)}"}
+    return dataclasses.replace(Reply(206, DATA[first : last + 1], named), **changed)
 
 
 Answerer = Callable[[Request], Reply]

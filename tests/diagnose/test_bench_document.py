@@ -19,7 +19,7 @@ def test_a_document_comes_back_as_it_was() -> None:
 @pytest.mark.parametrize(
     ("path", "value", "told"),
     [
-        (("schema",), "dstream.bench/3", SCHEMA),
+        (("schema",), "dstream.bench/2", SCHEMA),
         (("schema",), None, "run the bench again"),
         (("whole", "wall_s"), "ten", "whole.wall_s is 'ten', expected float"),
         (("whole", "clips"), 1.5, "whole.clips is 1.5, expected int"),

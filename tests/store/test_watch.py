@@ -31,3 +31,28 @@ def test_the_watch_ends_when_nothing_is_under_way_and_begins_again(
         watch.remove(looked)
         thread.join(20)
         assert not thread.is_alive()
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_look_that_fails_leaves_no_later_one_unwatched(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dstream.store.s3_watch.SLICE_S", 0.01)
+
+    class Failing:
+        def look(self, now_s: float) -> None:
+            raise RuntimeError("on purpose")
+
+    class Looked:
+        def __init__(self) -> None:
+            self.seen = threading.Event()
+
+        def look(self, now_s: float) -> None:
+            self.seen.set()
+
+    watch, failing, looked, before = Watch(), Failing(), Looked(), set(threading.enumerate())
+    watch.add(failing)
+    (thread,) = set(threading.enumerate()) - before
+    thread.join(20)
+    watch.remove(failing)
+    watch.add(looked)
+    assert looked.seen.wait(20)
+    watch.remove(looked)

@@ -279,6 +279,7 @@ class Lifetimes:
         """This process fills a segment, and others are gone for it."""
         with self._lock:
             self._made.add(segment)
+            self._found.discard(segment)  # one that was left unfinished is gone on with
             self._made.difference_update(gone)
             self._found.difference_update(gone)
             for lives in self._lives():

@@ -142,8 +142,9 @@ class LoaderReport:
     throttles: int
     """Requests that the store asked to slow down."""
     engines: Mapping[str, int]
-    """Stores that ranged reads of S3 went to, by engine, since the data set was opened;
-    ``lacks_fast``: over TLS by Python, because the extra ``fast`` is not installed."""
+    """Readers of ranges of S3 that were made, by engine, since the data set was opened: one a
+    store, and another after new credentials; ``lacks_fast``: over TLS by Python, because the
+    extra ``fast`` is not installed."""
     fallbacks: Mapping[str, int]
     """Slower or wider ways taken, by reason."""
     gds_reads: int

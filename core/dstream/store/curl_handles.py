@@ -29,7 +29,10 @@ class Handles:
         self._lines: int | None = None
         self._limit_bytes = 0
         self._sockets: dict[int, socket.socket] = {}
+        self._socket_lock = threading.Lock()
+        """A descriptor that was closed may be another's already."""
         self._may_open = False
+        self._raised: BaseException | None = None
         self.has_sent = False
         self._callbacks = (
             libcurl.OpenSocket(self._open),
@@ -57,23 +60,40 @@ class Handles:
     def _open(self, _: object, __: int, address: c._Pointer[libcurl.SocketAddress]) -> int:
         # libcurl sends a request again on a new connection where the kept one turns out lost.
         # Only our own retries do that, and count it.
-        if not self._may_open:
-            return libcurl.NO_SOCKET
         try:
+            if not self._may_open:
+                return libcurl.NO_SOCKET
             opened = socket.socket(address[0].family, address[0].kind, address[0].protocol)
+            self._sockets[opened.fileno()] = opened
+            return opened.fileno()
         except OSError:
             return libcurl.NO_SOCKET
-        self._sockets[opened.fileno()] = opened
-        return opened.fileno()
+        except BaseException as error:
+            self._raised = error
+            return libcurl.NO_SOCKET
 
     def _close(self, _: object, descriptor: int) -> int:
-        self._sockets.pop(descriptor).close()
+        try:
+            with self._socket_lock:
+                self._sockets.pop(descriptor).close()
+        except BaseException as error:
+            self._raised = error
         return 0
 
     def _ready(self, *_: object) -> int:
-        self.has_sent = True
-        self._on_ready()
+        try:
+            self.has_sent = True
+            self._on_ready()
+        except BaseException as error:
+            self._raised = error
+            return libcurl.ABORT
         return 0
+
+    def _raise(self) -> None:
+        """What a callback met, Ctrl-C for one: C lets no exception through."""
+        raised, self._raised = self._raised, None
+        if raised is not None:
+            raise raised
 
     def received(self) -> bytes:
         """What came of heads."""
@@ -105,6 +125,10 @@ class Handles:
             self._curl.limit(self.easy, size_bytes)
             self._limit_bytes = size_bytes
 
+    def end_after(self, seconds: float) -> None:
+        """How long a whole transfer may take; 0: for ever."""
+        self._curl.set(self.easy, "TIMEOUT_MS", int(seconds * 1000))
+
     def _listed(self, headers: Mapping[str, str]) -> int:
         # A name with nothing behind its colon takes away what libcurl would send of itself.
         lines = self._curl.slist_append(None, b"Accept:")
@@ -118,6 +142,11 @@ class Handles:
         self._may_open = not self._sockets
         self.has_sent = not self._may_open
         self._curl.point(self.easy, "PREREQFUNCTION", None if self.has_sent else self._callbacks[2])
+        result = self._performed()
+        self._raise()
+        return result
+
+    def _performed(self) -> int:
         if self._multi is None:
             return int(self._curl.easy_perform(self.easy))
         running = c.c_int(0)
@@ -134,11 +163,12 @@ class Handles:
 
     def cut(self) -> None:
         """End a transfer, by any thread."""
-        for opened in list(self._sockets.values()):
-            try:
-                opened.shutdown(socket.SHUT_RDWR)
-            except OSError:
-                continue  # it is closed, or not connected as yet
+        with self._socket_lock:
+            for opened in self._sockets.values():
+                try:
+                    opened.shutdown(socket.SHUT_RDWR)
+                except OSError:
+                    continue  # it is not connected as yet
 
     def close(self) -> None:
         """Let go of the connection."""

@@ -116,7 +116,8 @@ def parse_arguments(text: str) -> dict[str, str]:
 
 
 def engine_sum(name: str) -> str:
-    """The sum that counts the use of an engine, once a process and store."""
+    """The sum that counts an engine, each time that a store makes its reader: at first, and after
+    new credentials or another region."""
     return f"{_ENGINE_SUM}{name}"
 
 

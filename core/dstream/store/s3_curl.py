@@ -35,6 +35,7 @@ from dstream.units import KIB
 
 _CLOCK = SystemClock()
 
+_SPARE_S = 5.0
 _EXACT_BYTES = 64 * KIB
 """Shorter bodies are copied: in their place there may be an error's text, which is longer."""
 
@@ -93,6 +94,8 @@ class CurlConnection:
         self._lock = threading.Lock()
         """Held to begin, to end and to cut a transfer, not during one."""
         self._handles: Handles | None = None
+        self._is_in_use = False
+        """They may not be closed: from before a transfer until its answer has been read."""
         self._is_under_way = False
         self._is_doomed = False
         self._late_for: str | None = None
@@ -113,18 +116,24 @@ class CurlConnection:
         target = self._endpoint.target(path)
         headers = {**headers, **self._endpoint.extra_headers}
         require_sendable(target, headers)
-        is_long = body_bytes is not None and body_bytes >= _EXACT_BYTES
-        sink = Exact(body_bytes or 0) if is_long else Growing()
         try:
             handles = self._ready()
-            handles.prepare(target, headers, sink.stream)
-            # A server may send the whole object instead; 0 stands for any length.
-            handles.limit(max(body_bytes, _EXACT_BYTES) if body_bytes else 0)
-            result = self._transferred(handles, allowed_s)
+            is_long = body_bytes is not None and body_bytes >= _EXACT_BYTES
+            sink = Exact(body_bytes or 0) if is_long else Growing()
+            try:
+                handles.prepare(target, headers, sink.stream)
+                # A server may send the whole object instead; 0 stands for any length.
+                handles.limit(max(body_bytes, _EXACT_BYTES) if body_bytes else 0)
+                result = self._transferred(handles, allowed_s, body_bytes)
+            finally:
+                data = sink.take()
+            self._received_bytes = len(data) + handles.head.received_bytes
+            return self._answer(handles, result, data)
         finally:
-            data = sink.take()
-        self._received_bytes = len(data) + handles.head.received_bytes
-        return self._answer(handles, result, data)
+            with self._lock:
+                self._is_in_use = False
+                if self._is_doomed:
+                    self._end()
 
     def extend(self, timeout_s: float) -> None:
         """See :class:`Connection`; here the body has come with the head."""
@@ -135,8 +144,14 @@ class CurlConnection:
 
     def close(self) -> None:
         """See :class:`Connection`."""
+        if self._process_id != os.getpid():
+            # In a forked child the lock may be held for ever, and the connection is the parent's.
+            handles, self._handles = self._handles, None
+            if handles is not None:
+                handles.abandon()
+            return
         with self._lock:
-            if self._is_under_way:
+            if self._is_in_use:
                 self._is_doomed = True
                 if self._handles is not None:
                     self._handles.cut()
@@ -148,7 +163,7 @@ class CurlConnection:
         with self._lock:
             handles = self._handles
             if not self._is_under_way or handles is None:
-                return
+                return  # it has ended meanwhile
             if self._patience is not None and self._patience.stopped():
                 self._late_for = "this thread is to stop"
             elif now_s >= self._until_s:
@@ -166,8 +181,9 @@ class CurlConnection:
         is_fresh = now_s - self._used_s < FRESH_S
         self._used_s = now_s
         with self._lock:
+            self._is_in_use = True
             handles = self._handles
-            if handles is not None and (self._is_doomed or (not is_fresh and handles.is_ended)):
+            if handles is not None and not is_fresh and handles.is_ended:
                 self._end()
                 handles = None
             if handles is None:
@@ -179,14 +195,19 @@ class CurlConnection:
         """There is a connection: from here on the answer is waited for."""
         self._until_s = _CLOCK.monotonic_s() + self._allowed_s(0)
 
-    def _transferred(self, handles: Handles, allowed_s: Callable[[int], float]) -> int:
+    def _transferred(
+        self, handles: Handles, allowed_s: Callable[[int], float], body_bytes: int | None
+    ) -> int:
         connect_s = 0.0 if handles.is_kept else self._endpoint.connect_timeout_s
+        # libcurl's own limit stands behind the watch, where it knows how much may come.
+        most_s = connect_s + allowed_s(0) + allowed_s(body_bytes or 0) + _SPARE_S
+        handles.end_after(0.0 if body_bytes is None else most_s)
         with self._lock:
             self._allowed_s, self._patience = allowed_s, current()
             self._is_body, self._late_for, self._is_under_way = False, None, True
             self._until_s = _CLOCK.monotonic_s() + connect_s + allowed_s(0)
-        WATCH.add(self)
         try:
+            WATCH.add(self)
             return handles.transfer()
         finally:
             WATCH.remove(self)
@@ -237,12 +258,8 @@ class CurlConnection:
     def _end(self) -> None:
         handles, self._handles = self._handles, None
         self._is_doomed = False
-        if handles is None:
-            return
-        if self._process_id == os.getpid():
+        if handles is not None:
             handles.close()
-        else:
-            handles.abandon()
 
 
 def _length(head: bytes) -> int:

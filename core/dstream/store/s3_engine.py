@@ -23,7 +23,7 @@ def connector(engine: str, endpoint: Endpoint, meter: Meter) -> Callable[[], Con
     """What makes the connections of one store to one endpoint.
 
     Counts the engine (``options.engine_sum``). ``auto`` is ``native`` over TLS, where its library
-    is installed; without TLS Python is as fast. An installed library that cannot serve counts
+    is installed; without TLS Python is faster. An installed library that cannot serve counts
     ``("fallback", "engine:REASON")``.
 
     Raises:

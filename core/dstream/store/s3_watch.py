@@ -43,14 +43,22 @@ class Watch:
         if not self._is_awake:
             with self._lock:
                 if not self._is_awake:
-                    self._is_awake = True
                     threading.Thread(target=self._run, name="dstream-watch", daemon=True).start()
+                    self._is_awake = True
 
     def remove(self, watched: Watched) -> None:
         """It is over."""
         self._under_way.discard(watched)
 
     def _run(self) -> None:
+        try:
+            self._look_until_idle()
+        except BaseException:
+            with self._lock:
+                self._is_awake = False  # the next to be added has another thread
+            raise
+
+    def _look_until_idle(self) -> None:
         idle = 0
         while True:
             _CLOCK.sleep(SLICE_S)

@@ -16,7 +16,7 @@ from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 from dstream.diagnose.prices import Prices
 from dstream.errors import InvalidInputError
 
-SCHEMA = "dstream.bench/2"
+SCHEMA = "dstream.bench/3"
 
 Run = TypeVar("Run")
 
@@ -101,7 +101,8 @@ class Whole:
     """After the first batch."""
     efficiency: float | None
     """``clips_per_second`` over the slowest limit; stages that share threads have one together.
-    Above 1 that limit was measured too low. None where no stage was measured."""
+    Above 1 that limit was measured too low. None where no stage was measured, and after
+    an interruption."""
     stall_share: float
     """The share of the time after the first batch that the consumer waited for the loader."""
     first_batch_s: float

@@ -32,10 +32,10 @@ class Interruption:
     @contextmanager
     def breaking(self) -> Iterator[None]:
         """While this lasts nothing is lost by leaving: ``InterruptedRunError`` does at once."""
-        if self.came:
-            raise InterruptedRunError
-        self._may_raise = True
         try:
+            self._may_raise = True  # before the look: one that comes between is not lost
+            if self.came:
+                raise InterruptedRunError
             yield
         finally:
             self._may_raise = False
