@@ -198,21 +198,22 @@ def test_a_gop_a_packet_adds_nothing_but_checksums() -> None:
 
 @settings(max_examples=200)
 @given(st.data())
-def test_damage_is_an_error_and_nothing_else(data: st.DataObject) -> None:
+def test_damage_is_an_error_or_does_no_harm(data: st.DataObject) -> None:
     packets = regular_packets(40, 10, audio=False)
-    entry = bytearray(
-        index_codec.encode_index_entry(video(packets, gops_of(packets, checksums=True)))
-    )
+    sound = index_codec.encode_index_entry(video(packets, gops_of(packets, checksums=True)))
+    entry = bytearray(sound)
     at = data.draw(st.integers(0, len(entry) - 1))
     if data.draw(st.booleans()):
         entry[at] ^= data.draw(st.integers(1, 255))
     else:
         del entry[at:]
     try:
-        index_codec.decode_index_entry(bytes(entry))
+        found = index_codec.decode_index_entry(bytes(entry))
     except (CorruptDataError, FormatVersionError):
         return
-    assert at in (4, 5, 6, 7)  # the version it was written in, and a lower minimum
+    # Some bytes may differ and mean the same: the version it was written in, a lower minimum, and
+    # unused bits of zstd's frame, whose content the checksum is of.
+    assert index_codec.encode_index_entry(found) == sound
 
 
 def test_a_newer_format_is_refused_and_named() -> None:
