@@ -13,12 +13,13 @@ import signal
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import pytest
 
 from dstream.measure import Meter
-from dstream.store import libcurl, s3_engine, s3_ranged
+from dstream.store import s3_engine, s3_ranged
 from dstream.store.s3_connection import Connection, Endpoint
 from gpu_presence import gpu_absence
 from s3_services import (
@@ -31,8 +32,10 @@ from s3_services import (
     absent,
     moto_server,
     own_bucket,
+    require_native,
     rgw_server,
 )
+from s3_stub import Stub, in_another_thread, ranged, stub_server
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -82,8 +85,8 @@ def each_engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
     But for what the native one leaves to Python anyway.
     """
     name = str(request.param)
-    if name == "native" and isinstance(libcurl.load(), str):
-        absent("fast", "pycurl is not installed")
+    if name == "native":
+        require_native()
 
     def forced(_: str, endpoint: Endpoint, meter: Meter) -> Callable[[], Connection]:
         engine = "auto" if s3_engine.unsuited(endpoint) else name
@@ -108,6 +111,34 @@ def localhost_certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
     both = folder / "both.pem"
     both.write_text((folder / "key.pem").read_text() + (folder / "certificate.pem").read_text())
     return both
+
+
+def _here(work: Callable[[], Any]) -> Any:
+    return work()
+
+
+@pytest.fixture(params=[_here, in_another_thread], ids=["here", "in_another_thread"])
+def each_thread(request: pytest.FixtureRequest) -> Callable[[Callable[[], Any]], Any]:
+    """libcurl is driven otherwise where signals may come: in the main thread."""
+    found: Callable[[Callable[[], Any]], Any] = request.param
+    return found
+
+
+@pytest.fixture
+def ranged_stub() -> Iterator[Stub]:
+    """A server that answers with ranges of ``s3_stub.DATA``."""
+    with stub_server() as stub:
+        stub.answer = ranged
+        yield stub
+
+
+@pytest.fixture
+def ranged_tls(localhost_certificate: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stub]:
+    """The same over TLS; its certificate is trusted."""
+    monkeypatch.setenv("AWS_CA_BUNDLE", str(localhost_certificate))
+    with stub_server(localhost_certificate) as stub:
+        stub.answer = ranged
+        yield stub
 
 
 @pytest.fixture(scope="session")

@@ -20,6 +20,7 @@ import boto3
 import pytest
 from botocore.config import Config
 
+from dstream.store import libcurl
 from dstream.store.opening import StoreOptions
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -59,6 +60,12 @@ def absent(service: str, why: str) -> NoReturn:
     if required(service):
         pytest.fail(f"{service} is required by DSTREAM_REQUIRE and absent: {why}")
     pytest.skip(why)
+
+
+def require_native() -> None:
+    """The engine of ranged reads that the extra ``fast`` brings."""
+    if isinstance(libcurl.load(), str):
+        absent("fast", "pycurl is not installed")
 
 
 def free_port() -> int:

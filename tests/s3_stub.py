@@ -10,12 +10,16 @@ import ssl
 import struct
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
+
+from dstream.store.opening import StoreOptions
+from dstream.store.s3 import S3Store
 
 
 @dataclass(frozen=True)
@@ -204,3 +208,14 @@ def stub_server(certificate: Path | None = None) -> Iterator[Stub]:
         yield stub
     finally:
         stub.close()
+
+
+def bare_store(stub: Stub, **options: Any) -> S3Store:
+    """A store on the server, without retries."""
+    return S3Store("bucket", "", StoreOptions(endpoint_url=stub.endpoint_url, **options))
+
+
+def in_another_thread(work: Callable[[], Any]) -> Any:
+    """What ``work`` gives there."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(work).result()

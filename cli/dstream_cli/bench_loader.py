@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from dstream_cli.options import EXIT_INTERRUPTED, Common, named_values
@@ -25,7 +26,7 @@ def bench_loader(
     ``limited`` are the fields of :class:`~dstream.diagnose.bench.any_loader.Limits`.
     """
     from dstream.clock import SystemClock
-    from dstream.diagnose.bench.any_loader import Limits, find_factory, measure_runs
+    from dstream.diagnose.bench.any_loader import Limits, find_factory, measure, measure_runs
     from dstream.diagnose.bench.interruption import Interruption
     from dstream.diagnose.bench.loader_document import summed_up
     from dstream.diagnose.bench.processes import usable_cores
@@ -40,9 +41,8 @@ def bench_loader(
 
         interruption = Interruption()
         with interruption.on_signal():
-            runs, interrupted = measure_runs(
-                repeat, name, factory, given, limits, clock, told, interruption
-            )
+            once = partial(measure, name, factory, given, limits, clock, told, interruption)
+            runs, interrupted = measure_runs(repeat, once, interruption)
     document = summed_up(
         name,
         runs,

@@ -6,9 +6,7 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,60 +16,21 @@ from dstream.errors import StorageError
 from dstream.measure import Meter
 from dstream.store import libcurl
 from dstream.store.curl_handles import Handles
-from dstream.store.opening import StoreOptions
 from dstream.store.patience import Outage, patient
-from dstream.store.s3 import S3Store
 from dstream.store.s3_connection import Endpoint
 from dstream.store.s3_curl import CurlConnection
-from s3_stub import DATA, Reply, Request, Stub, ranged, stub_server
-
-
-def in_another_thread(work: Callable[[], Any]) -> Any:
-    with ThreadPoolExecutor(1) as pool:
-        return pool.submit(work).result()
-
-
-def here(work: Callable[[], Any]) -> Any:
-    return work()
-
-
-@pytest.fixture(params=[here, in_another_thread])
-def run(request: pytest.FixtureRequest) -> Callable[[Callable[[], Any]], Any]:
-    """libcurl is driven otherwise where signals may come: in the main thread."""
-    found: Callable[[Callable[[], Any]], Any] = request.param
-    return found
-
-
-@pytest.fixture
-def stub() -> Iterator[Stub]:
-    with stub_server() as stub:
-        stub.answer = ranged
-        yield stub
-
-
-@pytest.fixture
-def tls(localhost_certificate: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stub]:
-    monkeypatch.setenv("AWS_CA_BUNDLE", str(localhost_certificate))
-    with stub_server(localhost_certificate) as stub:
-        stub.answer = ranged
-        yield stub
-
-
-def bare(stub: Stub, **options: Any) -> S3Store:
-    return S3Store("bucket", "", StoreOptions(endpoint_url=stub.endpoint_url, **options))
-
-
-def require_native() -> None:
-    if isinstance(libcurl.load(), str):
-        pytest.skip("pycurl is not installed")
+from s3_services import require_native
+from s3_stub import DATA, Reply, Request, Stub, bare_store, in_another_thread, ranged
 
 
 @pytest.mark.usefixtures("each_engine")
 @pytest.mark.parametrize("stall", [{"stall_s": 20.0}, {"stall_s": 20.0, "stall_at": 5000}])
-def test_a_thread_that_is_to_stop_does(stub: Stub, run: Any, stall: dict[str, Any]) -> None:
-    stub.answer = lambda request: ranged(request, **stall)
+def test_a_thread_that_is_to_stop_does(
+    ranged_stub: Stub, each_thread: Any, stall: dict[str, Any]
+) -> None:
+    ranged_stub.answer = lambda request: ranged(request, **stall)
     stop = threading.Event()
-    store = bare(stub, stall_timeout_s=60.0)
+    store = bare_store(ranged_stub, stall_timeout_s=60.0)
 
     def read() -> None:
         with patient(Outage(0.0, "it", Meter(), SystemClock()), stop.is_set):
@@ -79,7 +38,7 @@ def test_a_thread_that_is_to_stop_does(stub: Stub, run: Any, stall: dict[str, An
             store.get("k", 0, 100_000)
 
     with pytest.raises(StorageError) as caught:
-        run(read)
+        each_thread(read)
     assert caught.value.facts["code"] == "read-deadline"
     received = caught.value.facts["received_bytes"]
     assert isinstance(received, int)
@@ -88,44 +47,46 @@ def test_a_thread_that_is_to_stop_does(stub: Stub, run: Any, stall: dict[str, An
 
 
 @pytest.mark.usefixtures("each_engine")
-def test_ctrl_c_is_heard_while_an_answer_is_awaited(stub: Stub) -> None:
+def test_ctrl_c_is_heard_while_an_answer_is_awaited(ranged_stub: Stub) -> None:
     answered = threading.Event()
 
     def answer(request: Request) -> Reply:
-        stub.stopped.wait(20.0)
+        ranged_stub.stopped.wait(20.0)
         answered.set()
         return ranged(request)
 
-    stub.answer = answer
-    store = bare(stub, stall_timeout_s=60.0)
+    ranged_stub.answer = answer
+    store = bare_store(ranged_stub, stall_timeout_s=60.0)
     threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
     with pytest.raises(KeyboardInterrupt):
         store.get("k", 0, 10)
     assert not answered.is_set()
-    stub.answer = ranged
+    ranged_stub.answer = ranged
     assert store.get("k", 0, 10).data == DATA[:10]
     store.close()
 
 
-def test_what_a_callback_meets_comes_out(stub: Stub, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_callback_meets_comes_out(
+    ranged_stub: Stub, monkeypatch: pytest.MonkeyPatch
+) -> None:
     require_native()
 
     def interrupted(_: object) -> None:
         raise KeyboardInterrupt
 
-    store = bare(stub, engine="native")
+    store = bare_store(ranged_stub, engine="native")
     monkeypatch.setattr(CurlConnection, "_connected", interrupted)
     with pytest.raises(KeyboardInterrupt):
         store.get("k", 0, 10)
-    assert stub.requests == []
+    assert ranged_stub.requests == []
     store.close()
 
 
 def test_a_connection_is_not_freed_while_another_thread_uses_it(
-    stub: Stub, monkeypatch: pytest.MonkeyPatch
+    ranged_stub: Stub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     require_native()
-    store, prepare = bare(stub, engine="native"), Handles.prepare
+    store, prepare = bare_store(ranged_stub, engine="native"), Handles.prepare
 
     def closed_meanwhile(handles: Handles, *given: Any) -> None:
         in_another_thread(store.close)
@@ -138,16 +99,16 @@ def test_a_connection_is_not_freed_while_another_thread_uses_it(
     store.close()
 
 
-def test_a_forked_child_does_not_end_its_parents_transfer(stub: Stub) -> None:
+def test_a_forked_child_does_not_end_its_parents_transfer(ranged_stub: Stub) -> None:
     require_native()
-    stub.answer = lambda request: ranged(request, stall_s=1.0)
+    ranged_stub.answer = lambda request: ranged(request, stall_s=1.0)
     loaded = libcurl.load()
     assert not isinstance(loaded, str)
-    connection = CurlConnection(Endpoint(stub.endpoint_url, None, None, 1.0), loaded)
+    connection = CurlConnection(Endpoint(ranged_stub.endpoint_url, None, None, 1.0), loaded)
     with ThreadPoolExecutor(1) as pool:
         wanted = {"Range": "bytes=0-69999"}
         reading = pool.submit(connection.get, "/bucket/k", wanted, lambda _: 30.0, 70_000)
-        while not stub.requests:
+        while not ranged_stub.requests:
             SystemClock().sleep(0.01)
         child = multiprocessing.get_context("fork").Process(target=connection.close)
         child.start()
@@ -157,29 +118,29 @@ def test_a_forked_child_does_not_end_its_parents_transfer(stub: Stub) -> None:
     connection.close()
 
 
-def test_a_store_that_is_closed_cuts_its_transfers(stub: Stub) -> None:
+def test_a_store_that_is_closed_cuts_its_transfers(ranged_stub: Stub) -> None:
     require_native()
-    stub.answer = lambda request: ranged(request, stall_s=20.0)
-    store = bare(stub, stall_timeout_s=60.0, engine="native")
+    ranged_stub.answer = lambda request: ranged(request, stall_s=20.0)
+    store = bare_store(ranged_stub, stall_timeout_s=60.0, engine="native")
     with ThreadPoolExecutor(1) as pool:
         reading = pool.submit(store.get, "k", 0, 10)
-        while not stub.requests:
+        while not ranged_stub.requests:
             SystemClock().sleep(0.01)
         store.close()
         with pytest.raises(StorageError):
             reading.result()
-        stub.answer = ranged
+        ranged_stub.answer = ranged
         assert pool.submit(store.get, "k", 0, 10).result().data == DATA[:10]
     store.close()
 
 
 @pytest.mark.usefixtures("each_engine")
-@pytest.mark.parametrize("server", ["stub", "tls"])
+@pytest.mark.parametrize("server", ["ranged_stub", "ranged_tls"])
 def test_a_forked_child_reads_by_connections_of_its_own(
     request: pytest.FixtureRequest, server: str
 ) -> None:
-    stub: Stub = request.getfixturevalue(server)
-    store = bare(stub)
+    ranged_stub: Stub = request.getfixturevalue(server)
+    store = bare_store(ranged_stub)
     assert store.get("k", 0, 10).data == DATA[:10]
     with ThreadPoolExecutor(1) as pool:
         assert pool.submit(store.get, "k", 0, 70_000).result().data == DATA[:70_000]

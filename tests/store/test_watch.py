@@ -9,24 +9,23 @@ import pytest
 from dstream.store.s3_watch import Watch
 
 
+class Looked:
+    def __init__(self) -> None:
+        self.seen = threading.Event()
+
+    def look(self, now_s: float) -> None:
+        self.seen.set()
+
+
 def test_the_watch_ends_when_nothing_is_under_way_and_begins_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("dstream.store.s3_watch.SLICE_S", 0.01)
-    looks = [threading.Event(), threading.Event()]
-
-    class Looked:
-        def __init__(self, seen: threading.Event) -> None:
-            self._seen = seen
-
-        def look(self, now_s: float) -> None:
-            self._seen.set()
-
     watch = Watch()
-    for seen in looks:
-        looked, before = Looked(seen), set(threading.enumerate())
+    for _ in range(2):
+        looked, before = Looked(), set(threading.enumerate())
         watch.add(looked)
-        assert seen.wait(20)
+        assert looked.seen.wait(20)
         (thread,) = set(threading.enumerate()) - before
         watch.remove(looked)
         thread.join(20)
@@ -40,13 +39,6 @@ def test_a_look_that_fails_leaves_no_later_one_unwatched(monkeypatch: pytest.Mon
     class Failing:
         def look(self, now_s: float) -> None:
             raise RuntimeError("on purpose")
-
-    class Looked:
-        def __init__(self) -> None:
-            self.seen = threading.Event()
-
-        def look(self, now_s: float) -> None:
-            self.seen.set()
 
     watch, failing, looked, before = Watch(), Failing(), Looked(), set(threading.enumerate())
     watch.add(failing)

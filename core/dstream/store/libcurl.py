@@ -174,7 +174,6 @@ class Room:
     """
 
     def __init__(self, address: int, size_bytes: int) -> None:
-        self._address, self._size_bytes = address, size_bytes
         self.stream = _c().fmemopen(address, size_bytes + 1, b"wb")
         if not self.stream:
             raise MemoryError
@@ -203,11 +202,6 @@ class Exact:
         self._room = Room(_c().address(self._data), size_bytes)
         self.stream = self._room.stream
 
-    @property
-    def received_bytes(self) -> int:
-        """So much was written."""
-        return self._room.received_bytes
-
     def take(self) -> bytes:
         """What was written; ends the writing."""
         received = self._room.received_bytes
@@ -225,11 +219,6 @@ class Growing:
         self.stream = _c().open_memstream(c.byref(self._start), c.byref(self._size))
         if not self.stream:
             raise MemoryError
-
-    @property
-    def received_bytes(self) -> int:
-        """So much was written."""
-        return int(_c().ftell(self.stream))
 
     def take(self) -> bytes:
         """What was written; ends the writing."""

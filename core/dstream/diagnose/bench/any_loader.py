@@ -79,24 +79,17 @@ def _failed(name: str, what: str, error: BaseException) -> InvalidInputError:
 
 
 def measure_runs(
-    repeat: int,
-    name: str,
-    factory: Factory,
-    arguments: Mapping[str, Any],
-    limits: Limits,
-    clock: Clock,
-    told: Callable[[int], None],
-    interruption: Interruption,
+    repeat: int, once: Callable[[], LoaderRun], interruption: Interruption
 ) -> tuple[list[LoaderRun], str]:
     """So many runs, or those before somebody interrupts, and where that was; else an empty text.
 
-    A run that was cut off counts only where there is no other. Arguments and errors are those of
-    :func:`measure`.
+    A run that was cut off counts only where there is no other. ``once`` is a :func:`measure` that
+    the same interruption ends; errors are those of it.
     """
     runs: list[LoaderRun] = []
     for number in range(1, repeat + 1):
         try:
-            run = measure(name, factory, arguments, limits, clock, told, interruption)
+            run = once()
         except InterruptedRunError:
             if not runs:
                 raise
