@@ -104,10 +104,11 @@ def test_a_forked_child_does_not_end_its_parents_transfer(ranged_stub: Stub) -> 
     ranged_stub.answer = lambda request: ranged(request, stall_s=1.0)
     loaded = libcurl.load()
     assert not isinstance(loaded, str)
-    connection = CurlConnection(Endpoint(ranged_stub.endpoint_url, None, None, 1.0), loaded)
+    endpoint = Endpoint(ranged_stub.endpoint_url, None, None, 1.0)
+    connection = CurlConnection(endpoint, loaded)
     with ThreadPoolExecutor(1) as pool:
-        wanted = {"Range": "bytes=0-69999"}
-        reading = pool.submit(connection.get, "/bucket/k", wanted, lambda _: 30.0, 70_000)
+        request = endpoint.request("/bucket/k", {})
+        reading = pool.submit(connection.get, request, "0-69999", lambda _: 30.0, 70_000)
         while not ranged_stub.requests:
             SystemClock().sleep(0.01)
         child = multiprocessing.get_context("fork").Process(target=connection.close)

@@ -11,11 +11,12 @@ import pytest
 
 from dstream.clock import FakeClock
 from dstream.measure import Meter
-from dstream.store import s3_ranged
+from dstream.store import s3_requests
 from dstream.store.opening import StoreOptions
 from dstream.store.s3 import S3Store
 from dstream.store.s3_connection import Endpoint
 from dstream.store.s3_engine import connector
+from dstream.store.s3_http import send_all
 from s3_stub import Reply, stub_server
 
 BODY = bytes(range(256)) * 40
@@ -57,17 +58,40 @@ def test_heads_of_any_length_with_and_without_their_bodies(each_engine: str) -> 
     with answering(answers) as endpoint:
         connection = connector(each_engine, endpoint, Meter())()
         for _ in answers:
-            answer = connection.get("/", {}, lambda _: 20.0, len(BODY))
+            answer = connection.get(endpoint.request("/", {}), "", lambda _: 20.0, len(BODY))
             assert (answer.status, answer.headers["content-length"]) == (206, str(len(BODY)))
             assert answer.read() == BODY
         connection.close()
+
+
+def test_a_request_that_does_not_go_at_once_is_sent_to_its_end() -> None:
+    near, far = socket.socketpair()
+    with near, far:
+        near.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+        data = bytes(range(256)) * 4000
+        thread = threading.Thread(target=send_all, args=(near, data))
+        thread.start()
+        received = b""
+        while len(received) < len(data):
+            received += far.recv(5000)
+        thread.join()
+        assert received == data
+
+
+def test_a_request_on_a_lost_connection_is_an_error() -> None:
+    near, far = socket.socketpair()
+    far.close()
+    with near, pytest.raises(BrokenPipeError):
+        send_all(near, b"GET")
+    with pytest.raises(OSError, match="descriptor"):
+        send_all(near, b"GET")
 
 
 def test_a_signature_serves_all_ranges_of_its_object_for_a_while(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     clock = FakeClock()
-    monkeypatch.setattr(s3_ranged, "_CLOCK", clock)
+    monkeypatch.setattr(s3_requests, "_CLOCK", clock)
     with stub_server() as stub:
         store = S3Store("bucket", "", StoreOptions(endpoint_url=stub.endpoint_url))
         stub.answer = lambda request: Reply(

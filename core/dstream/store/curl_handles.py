@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 
 from dstream.store import libcurl
 from dstream.store.libcurl import Libcurl, Room
-from dstream.store.s3_connection import SLICE_S, Endpoint
+from dstream.store.s3_connection import SLICE_S, Endpoint, Request
 
 
 class Handles:
@@ -24,8 +24,7 @@ class Handles:
         self._multi: int | None = curl.multi_init() if is_main else None
         self._head = c.create_string_buffer(libcurl.HEAD_BYTES + 1)
         self.head = Room(c.addressof(self._head), libcurl.HEAD_BYTES)
-        self._host = endpoint.host
-        self._headers: Mapping[str, str] = {}
+        self._request: Request | None = None
         self._lines: int | None = None
         self._limit_bytes = 0
         self._sockets: dict[int, socket.socket] = {}
@@ -99,24 +98,22 @@ class Handles:
         """What came of heads."""
         return c.string_at(self._head, self.head.received_bytes)
 
-    def prepare(self, target: str, headers: Mapping[str, str], stream: int) -> None:
+    def prepare(self, request: Request, span: str, stream: int) -> None:
         """The next request.
 
         Args:
-            target: what its first line names.
-            headers: those of its other lines, but for Host.
+            request: but for its range.
+            span: of bytes, as a Range header says it, or empty.
             stream: C's, which gets the body.
         """
-        ours = {name: value for name, value in headers.items() if name != "Range"}
-        span = headers.get("Range", "").removeprefix("bytes=")
-        if ours != self._headers or self._lines is None:
-            # They are the same for many requests: a signature serves for a while.
-            before, self._lines = self._lines, self._listed(ours)
-            self._headers = ours
+        if request is not self._request:
+            # It is the same for many: a signature serves for a while.
+            before, self._lines = self._lines, self._listed(request.headers)
             self._curl.point(self.easy, "HTTPHEADER", self._lines)
             self._curl.slist_free(before)
+            self._curl.set(self.easy, "REQUEST_TARGET", request.target.encode("latin-1"))
+            self._request = request
         self._curl.set(self.easy, "RANGE", span.encode("latin-1") if span else None)
-        self._curl.set(self.easy, "REQUEST_TARGET", target.encode("latin-1"))
         self._curl.point(self.easy, "WRITEDATA", stream)
 
     def limit(self, size_bytes: int) -> None:
@@ -132,7 +129,7 @@ class Handles:
     def _listed(self, headers: Mapping[str, str]) -> int:
         # A name with nothing behind its colon takes away what libcurl would send of itself.
         lines = self._curl.slist_append(None, b"Accept:")
-        for name, value in {"Host": self._host, **headers}.items():
+        for name, value in headers.items():
             line = f"{name}: {value}" if value else f"{name};"
             lines = self._curl.slist_append(lines, line.encode("latin-1"))
         return int(lines)

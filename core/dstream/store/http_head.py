@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 MOST_BYTES = 2048
 """Of a head, and of what is received with it: so much of a body is copied once more. A longer head
@@ -27,8 +27,7 @@ _MOST_DIGITS = 18
 _FIRST = re.compile(rb"HTTP/1\.1 (200|206)(?: [\t -~]*)?")
 
 
-@dataclass(frozen=True, slots=True)
-class PlainMessage:
+class PlainMessage(NamedTuple):
     """The head of a request or an answer after whose body the connection is kept."""
 
     first: re.Match[bytes]
@@ -44,7 +43,8 @@ class PlainMessage:
     @property
     def fields(self) -> list[tuple[str, str]]:
         """Names and values in order, as they were written."""
-        return [(name, value) for name, _, value in filter(None, map(_field, self.lines))]
+        names = (line.partition(b":")[0].decode("ascii") for line in self.lines)
+        return [(name, self.headers[name.lower()]) for name in names]
 
 
 def plain_message(
@@ -65,12 +65,10 @@ def plain_message(
     found = pattern.fullmatch(first)
     if found is None:
         return None
-    headers: dict[str, str] = {}
-    for line in lines:
-        field = _field(line)
-        if field is None:
-            return None
-        headers[field[1]] = field[2]
+    try:
+        headers = dict(map(_field, lines))
+    except _NotPlainError:
+        return None
     length = headers.get("content-length", default_length)
     if (
         len(headers) != len(lines)
@@ -82,21 +80,24 @@ def plain_message(
     return PlainMessage(found, lines, headers, int(length), end + len(HEAD_END))
 
 
-@lru_cache(maxsize=512)
-def _field(line: bytes) -> tuple[str, str, str] | None:
-    """Name as it was written and in lower case, and value; None where it is not plain.
+class _NotPlainError(Exception):
+    """A line is left to the standard library."""
 
-    Remembered, since most lines of an answer are those of the answer before.
+
+@lru_cache(maxsize=512)
+def _field(line: bytes) -> tuple[str, str]:
+    """Name in lower case, and value. Remembered: most lines are those of the answer before.
+
+    Raises:
+        _NotPlainError: it is not plain.
     """
     found = _FIELD.fullmatch(line)
     if found is None:
-        return None
-    name = found[1].decode("ascii")
-    return name, name.lower(), found[2].decode("ascii")
+        raise _NotPlainError
+    return found[1].decode("ascii").lower(), found[2].decode("ascii")
 
 
-@dataclass(frozen=True, slots=True)
-class Head:
+class Head(NamedTuple):
     """The head of an answer whose body is so many bytes, after which the connection is kept."""
 
     status: int

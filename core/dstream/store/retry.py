@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import ParamSpec, TypeVar
 
 import numpy as np
 
@@ -30,6 +30,7 @@ from dstream.store.base import Blob, Capabilities, ObjectInfo, Store, Upload
 from dstream.store.metered import outcome_of
 from dstream.store.patience import current
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -123,12 +124,12 @@ class Retrier:
         self._meter = meter
         self._clock: Clock = clock or SystemClock()
 
-    def call(self, action: Callable[[], T]) -> T:
+    def call(self, action: Callable[P, T], *given: P.args, **named: P.kwargs) -> T:
         """The action's result; its last error when the attempts are used up."""
         failures = 0
         while True:
             try:
-                result = action()
+                result = action(*given, **named)
             except DstreamError as error:
                 failures += 1
                 if not self.pause(failures, error):
@@ -182,7 +183,7 @@ class Retrying:
         self, key: str, *, version: str | None = None, purpose: Purpose = Purpose.OTHER
     ) -> ObjectInfo:
         """Retried."""
-        return self._retrier.call(lambda: self._inner.head(key, version=version, purpose=purpose))
+        return self._retrier.call(self._inner.head, key, version=version, purpose=purpose)
 
     def get(
         self,
@@ -196,19 +197,18 @@ class Retrying:
     ) -> Blob:
         """Retried, short reads too; from the start of the range."""
         return self._retrier.call(
-            lambda: self._inner.get(
-                key,
-                start_byte,
-                stop_byte,
-                expect_etag=expect_etag,
-                version=version,
-                purpose=purpose,
-            )
+            self._inner.get,
+            key,
+            start_byte,
+            stop_byte,
+            expect_etag=expect_etag,
+            version=version,
+            purpose=purpose,
         )
 
     def put(self, key: str, data: bytes, *, purpose: Purpose = Purpose.OTHER) -> ObjectInfo:
         """Retried: the same bytes twice are the same object."""
-        return self._retrier.call(lambda: self._inner.put(key, data, purpose=purpose))
+        return self._retrier.call(self._inner.put, key, data, purpose=purpose)
 
     def put_if_absent(self, key: str, data: bytes, *, purpose: Purpose = Purpose.LOG) -> ObjectInfo:
         """One attempt, never more. See the module."""
@@ -216,7 +216,7 @@ class Retrying:
 
     def upload(self, key: str, path: Path, *, purpose: Purpose = Purpose.COPY) -> ObjectInfo:
         """Retried as a whole; the S3 store retries single parts before that."""
-        return self._retrier.call(lambda: self._inner.upload(key, path, purpose=purpose))
+        return self._retrier.call(self._inner.upload, key, path, purpose=purpose)
 
     def list(
         self,
@@ -253,7 +253,7 @@ class Retrying:
     ) -> dict[str, str]:
         """Retried: deleting what is gone is no error."""
         wanted = tuple(keys)
-        return self._retrier.call(lambda: self._inner.delete_many(wanted, purpose=purpose))
+        return self._retrier.call(self._inner.delete_many, wanted, purpose=purpose)
 
     def list_uploads(self, prefix: str = "") -> Iterator[Upload]:
         """Retried as a whole."""
@@ -261,7 +261,7 @@ class Retrying:
 
     def abort_upload(self, upload: Upload) -> None:
         """Retried."""
-        self._retrier.call(lambda: self._inner.abort_upload(upload))
+        self._retrier.call(self._inner.abort_upload, upload)
 
     def close(self) -> None:
         """Close the wrapped store."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -92,7 +91,7 @@ class S3Store(S3Base):
         check_range(key, start_byte, stop_byte)
         wanted = RangedRead(
             self._bucket,
-            self._target("GetObject", key).key,
+            self._whole_key(key),
             key,
             start_byte,
             stop_byte,
@@ -107,7 +106,7 @@ class S3Store(S3Base):
         except SourceChangedError as error:
             if error.facts.get("status") != 412 or not self._misjudged(wanted, purpose):
                 raise
-        return self._read(replace(wanted, send_if_match=False), purpose)
+        return self._read(wanted._replace(send_if_match=False), purpose)
 
     def put(self, key: str, data: bytes, *, purpose: Purpose = Purpose.OTHER) -> ObjectInfo:
         """Write or replace one object by one request."""
@@ -216,7 +215,7 @@ class S3Store(S3Base):
         self, keys: Iterable[tuple[str, str | None]], *, purpose: Purpose = Purpose.OTHER
     ) -> dict[str, str]:
         """Delete a thousand a request; one by one where the server has no bulk delete."""
-        wanted = [(self._target("DeleteObjects", key).key, version) for key, version in keys]
+        wanted = [(self._whole_key(key), version) for key, version in keys]
         failed: dict[str, str] = {}
         for first in range(0, len(wanted), _PAGE):
             failed.update(self._delete(wanted[first : first + _PAGE], purpose))

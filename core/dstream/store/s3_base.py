@@ -41,6 +41,7 @@ class S3Base:
         self._bucket = check_bucket(bucket)
         folder = prefix.rstrip("/")
         self._prefix = check_prefix(f"{folder}/") if folder else ""
+        self._root_length = len(self._prefix.encode())
         self._options = options or StoreOptions()
         self._meter = meter or Meter()
         self._clock: Clock = clock or SystemClock()
@@ -98,8 +99,10 @@ class S3Base:
             return self._ready()
 
     def _target(self, operation: str, key: str, *, conditional: bool = False) -> Target:
-        check_key(key, root_length=len(self._prefix.encode()))
-        return Target(operation, self._bucket, self._prefix + key, key, conditional)
+        return Target(operation, self._bucket, self._whole_key(key), key, conditional)
+
+    def _whole_key(self, key: str) -> str:
+        return self._prefix + check_key(key, root_length=self._root_length)
 
     def _request(
         self,

@@ -12,7 +12,7 @@ from base64 import b64encode
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol
+from typing import NamedTuple, Protocol
 from urllib.parse import unquote, urlsplit
 
 from dstream.errors import InvalidInputError
@@ -31,6 +31,17 @@ class DeadlineError(Exception):
     def __init__(self, received_bytes: int) -> None:
         super().__init__(received_bytes)
         self.received_bytes = received_bytes
+
+
+class Request(NamedTuple):
+    """A GET but for its range, which is a last line of its own: many differ in nothing else."""
+
+    target: str
+    """What the first line names."""
+    headers: Mapping[str, str]
+    """Those of the other lines."""
+    text: bytes
+    """The same as it is sent."""
 
 
 class Answer(Protocol):
@@ -62,16 +73,16 @@ class Connection(Protocol):
 
     def get(
         self,
-        path: str,
-        headers: Mapping[str, str],
+        request: Request,
+        span: str,
         allowed_s: Callable[[int], float],
         body_bytes: int | None,
     ) -> Answer:
         """The answer's status and headers; its body is read from it.
 
         Args:
-            path: percent-encoded, with the query.
-            headers: sent as they are, beside Host.
+            request: sent as it is.
+            span: of bytes, as a Range header says it: ``0-99``; empty for all of them.
             allowed_s: how long a body of so many bytes may take; of 0, how long it may take until
                 the headers are here.
             body_bytes: length of the body that is asked for; None where nobody knows.
@@ -79,12 +90,7 @@ class Connection(Protocol):
         Raises:
             DeadlineError: they were not.
             BotoCoreError: there was no connection, or it was lost.
-            InvalidInputError: a header's value cannot be sent.
         """
-        ...
-
-    def extend(self, timeout_s: float) -> None:
-        """The body has so long from now on, if it is still to come."""
         ...
 
     def late(self) -> DeadlineError:
@@ -113,9 +119,23 @@ class Endpoint:
         port = ":443" if self.url.startswith("https:") else ":80"
         return urlsplit(self.url).netloc.removesuffix(port)
 
-    def target(self, path: str) -> str:
-        """What a request line names: the path, and to a plain proxy the whole URL."""
-        return path if self.proxy_url is None or self.ca_bundle is not None else self.url + path
+    def request(self, path: str, headers: Mapping[str, str]) -> Request:
+        """A request to this server.
+
+        Args:
+            path: percent-encoded, with the query.
+            headers: sent as they are, beside Host.
+
+        Raises:
+            InvalidInputError: a header's value cannot be sent.
+        """
+        target = path if self.proxy_url is None or self.ca_bundle is not None else self.url + path
+        # Only a plain proxy sees the request itself. What is for the proxy is not signed.
+        extra = self.proxy_headers if self.ca_bundle is None else {}
+        headers = {"Host": self.host, **headers, **extra}
+        require_sendable(target, headers)
+        lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+        return Request(target, headers, f"GET {target} HTTP/1.1\r\n{lines}".encode("latin-1"))
 
     @property
     def proxy_address(self) -> str:
@@ -140,11 +160,6 @@ class Endpoint:
             return {}
         given = ":".join(self.proxy_credentials)
         return {"Proxy-Authorization": f"Basic {b64encode(given.encode()).decode()}"}
-
-    @cached_property
-    def extra_headers(self) -> Mapping[str, str]:
-        """What a request itself carries of them."""
-        return self.proxy_headers if self.ca_bundle is None else {}
 
     def tls_context(self) -> ssl.SSLContext | None:
         """What Python's ssl needs; None for plain HTTP."""

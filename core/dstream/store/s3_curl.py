@@ -28,7 +28,7 @@ from dstream.store.s3_connection import (
     Answer,
     DeadlineError,
     Endpoint,
-    require_sendable,
+    Request,
 )
 from dstream.store.s3_watch import WATCH
 from dstream.units import KIB
@@ -107,21 +107,18 @@ class CurlConnection:
 
     def get(
         self,
-        path: str,
-        headers: Mapping[str, str],
+        request: Request,
+        span: str,
         allowed_s: Callable[[int], float],
         body_bytes: int | None,
     ) -> Answer:
         """See :class:`Connection`."""
-        target = self._endpoint.target(path)
-        headers = {**headers, **self._endpoint.extra_headers}
-        require_sendable(target, headers)
         try:
             handles = self._ready()
             is_long = body_bytes is not None and body_bytes >= _EXACT_BYTES
             sink = Exact(body_bytes or 0) if is_long else Growing()
             try:
-                handles.prepare(target, headers, sink.stream)
+                handles.prepare(request, span, sink.stream)
                 # A server may send the whole object instead; 0 stands for any length.
                 handles.limit(max(body_bytes, _EXACT_BYTES) if body_bytes else 0)
                 result = self._transferred(handles, allowed_s, body_bytes)
@@ -134,9 +131,6 @@ class CurlConnection:
                 self._is_in_use = False
                 if self._is_doomed:
                     self._end()
-
-    def extend(self, timeout_s: float) -> None:
-        """See :class:`Connection`; here the body has come with the head."""
 
     def late(self) -> DeadlineError:
         """See :class:`Connection`."""

@@ -1,9 +1,10 @@
 """Ranged reads of S3 objects: one kept connection a thread, a deadline for every answer.
 
 boto3 costs several times the CPU for the same bytes, and hides what a read plan must know: the
-status, Retry-After, how many bytes really came. The request itself is still botocore's: it
-builds one, with the endpoint, the addressing and the user's request arguments, and this module
-only puts key, range and signature into it.
+status, Retry-After, how many bytes really came.
+
+Between the bytes of small ranges Python itself is what takes the time, so what every read does
+is kept short: requests are made once for many, values are tuples.
 """
 
 from __future__ import annotations
@@ -11,15 +12,13 @@ from __future__ import annotations
 import re
 import threading
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache, partial
 from http.client import HTTPException, IncompleteRead
-from urllib.parse import quote, urlsplit
+from typing import NamedTuple
 
 from botocore import exceptions as boto
 
-from dstream.clock import SystemClock
 from dstream.errors import DstreamError, ShortReadError, SourceChangedError, StorageError
 from dstream.measure import Meter
 from dstream.store.base import Blob, ObjectInfo
@@ -36,20 +35,15 @@ from dstream.store.s3_errors import (
     http_date_s,
     parse_answer,
 )
-from dstream.store.s3_sign import signed_headers
+from dstream.store.s3_requests import Requests
 from dstream.units import KIB, MIB
 
-_CLOCK = SystemClock()
 _BYTES_PER_S, _SLOWEST_BYTES_PER_S = MIB, 64 * KIB
 _ERROR_BODY_BYTES = 64 * 1024
-_SIGNED_FOR_S = 20
-"""How old a signature may be that is used again; S3 takes them for 15 minutes."""
-_UNRESERVED = "-._~/"
 _CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+)")
 
 
-@dataclass(frozen=True, slots=True)
-class RangedRead:
+class RangedRead(NamedTuple):
     """One read: which bytes of which object, as it must be."""
 
     bucket: str
@@ -69,11 +63,11 @@ class RangedRead:
         return Target("GetObject", self.bucket, self.key, self.name)
 
     @property
-    def range_header(self) -> str | None:
-        """The Range header; None for a whole object, which may be empty."""
+    def span(self) -> str:
+        """The bytes as a Range header says them; empty for a whole object, which may be empty."""
         if self.stop_byte is not None:
-            return f"bytes={self.start_byte}-{self.stop_byte - 1}"
-        return f"bytes={self.start_byte}-" if self.start_byte else None
+            return f"{self.start_byte}-{self.stop_byte - 1}"
+        return f"{self.start_byte}-" if self.start_byte else ""
 
 
 def allowed_s(size_bytes: int, late: int, options: StoreOptions) -> float:
@@ -96,23 +90,24 @@ class _Line:
     """One thread's connection."""
 
     connection: Connection
+    options: StoreOptions
     late: int = 0
     """Answers in a row that were late."""
+
+    def allowed_s(self, size_bytes: int) -> float:
+        """How long its next answer may take, see :func:`allowed_s`."""
+        return allowed_s(size_bytes, self.late, self.options)
 
 
 class RangedReader:
     """Reads byte ranges. Used by many threads of one process; not across a fork."""
 
     def __init__(self, bucket: str, clients: Clients, options: StoreOptions, meter: Meter) -> None:
-        self._clients = clients
         self._options = options
-        self._template = clients.template(bucket)
-        self._path_before = urlsplit(self._template.url_before).path
-        self._query = self._template.url_after.removeprefix("?")
-        endpoint = clients.endpoint(self._template.url_before)
+        template = clients.template(bucket)
+        endpoint = clients.endpoint(template.url_before)
+        self._requests = Requests(clients, template, endpoint)
         self._connect = connector(options.engine, endpoint, meter)
-        self._constant = {**self._template.headers, "Accept-Encoding": "identity"}
-        self._signed = _signer(endpoint.host, self._constant, self._template.region)
         self._local = threading.local()
         self._lines: weakref.WeakSet[_Line] = weakref.WeakSet()
         self._lock = threading.Lock()
@@ -141,26 +136,21 @@ class RangedReader:
         return blob
 
     def _read(self, wanted: RangedRead, line: _Line) -> Blob:
-        connection = line.connection
-        path, query = self._target(wanted)
-        response = connection.get(
-            f"{path}?{query}" if query else path,
-            self._headers(wanted, path, query),
-            partial(allowed_s, late=line.late, options=self._options),
-            None if wanted.stop_byte is None else wanted.stop_byte - wanted.start_byte,
-        )
-        status = response.status
+        if_match = wanted.expect_etag if wanted.send_if_match else None
+        request = self._requests.request(wanted.key, wanted.version, if_match)
+        size_bytes = None if wanted.stop_byte is None else wanted.stop_byte - wanted.start_byte
+        response = line.connection.get(request, wanted.span, line.allowed_s, size_bytes)
         try:
-            if status not in (200, 206):
-                raise _refusal(wanted, status, response)
-            size_bytes, expected_bytes = _sizes(wanted, status, response.headers)
-            etag = unquoted(response.headers.get("etag", ""))
+            if response.status not in (200, 206):
+                raise _refusal(wanted, response)
+            headers = response.headers
+            size_bytes, expected_bytes = _sizes(wanted, response.status, headers)
+            etag = unquoted(headers.get("etag", ""))
             require_etag(wanted, etag)
-            connection.extend(allowed_s(expected_bytes, line.late, self._options))
             data = _body(wanted, response, expected_bytes)
         except TimeoutError as error:
-            raise connection.late() from error
-        return Blob(data, _info(wanted, response.headers, etag, size_bytes))
+            raise line.connection.late() from error
+        return Blob(data, _info(wanted, headers, etag, size_bytes))
 
     def _late(self, wanted: RangedRead, line: _Line, received_bytes: int) -> StorageError:
         wait_s = allowed_s(0, line.late - 1, self._options)
@@ -182,53 +172,11 @@ class RangedReader:
     def _line(self) -> _Line:
         line: _Line | None = getattr(self._local, "line", None)
         if line is None:
-            line = self._local.line = _Line(self._connect())
+            line = self._local.line = _Line(self._connect(), self._options)
             weakref.finalize(line, line.connection.close)  # at the thread's end
             with self._lock:
                 self._lines.add(line)
         return line
-
-    def _target(self, wanted: RangedRead) -> tuple[str, str]:
-        """Path and query of the request."""
-        path = f"{self._path_before}{_encoded(wanted.key)}"
-        if wanted.version is None:
-            return path, self._query
-        version = f"versionId={quote(wanted.version, safe='-._~')}"
-        return path, "&".join(sorted(filter(None, (*self._query.split("&"), version))))
-
-    def _headers(self, wanted: RangedRead, path: str, query: str) -> dict[str, str]:
-        if self._template.region is None:
-            headers = dict(self._constant)
-        else:
-            found = self._clients.credentials()
-            given = (found.access_key, found.secret_key, found.token)
-            headers = dict(self._signed(path, query, given, int(_CLOCK.now_s()) // _SIGNED_FOR_S))
-        # S3 wants no signature of these two, so that one of an object serves all its ranges.
-        if wanted.range_header is not None:
-            headers["Range"] = wanted.range_header
-        if wanted.expect_etag is not None and wanted.send_if_match:
-            headers["If-Match"] = f'"{wanted.expect_etag}"'
-        return headers
-
-
-@lru_cache(maxsize=1024)
-def _encoded(key: str) -> str:
-    return quote(key, safe=_UNRESERVED)
-
-
-def _signer(
-    host: str, headers: Mapping[str, str], region: str | None
-) -> Callable[[str, str, tuple[str, str, str | None], int], Mapping[str, str]]:
-    """Signs reads of (path, query) by credentials in one span of ``_SIGNED_FOR_S``; remembers."""
-
-    @lru_cache(maxsize=1024)
-    def signed(
-        path: str, query: str, given: tuple[str, str, str | None], span: int
-    ) -> Mapping[str, str]:
-        now_s = span * _SIGNED_FOR_S
-        return signed_headers(host, path, query, headers, given, region or "", now_s)
-
-    return signed
 
 
 def _info(wanted: RangedRead, headers: Mapping[str, str], etag: str, size_bytes: int) -> ObjectInfo:
@@ -308,7 +256,8 @@ def _short(wanted: RangedRead, received_bytes: int, expected_bytes: int) -> Shor
     )
 
 
-def _refusal(wanted: RangedRead, status: int, response: Answer) -> DstreamError:
+def _refusal(wanted: RangedRead, response: Answer) -> DstreamError:
+    status = response.status
     try:
         body = response.read(_ERROR_BODY_BYTES)
     except (OSError, HTTPException):
