@@ -218,7 +218,8 @@ class _AnyAnswer:
         self.status = self._response.status
         names = self._response.headers.keys()
         self.headers = {name.lower(): self._response.headers[name] for name in names}
-        incoming.await_bytes(self._response.length or body_bytes)
+        if self.status in (200, 206):
+            incoming.await_bytes(self._response.length or body_bytes)
 
     def read(self, limit_bytes: int | None = None) -> bytes:
         """See :class:`Answer`."""

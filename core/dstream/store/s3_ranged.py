@@ -22,6 +22,7 @@ from botocore import exceptions as boto
 from dstream.errors import DstreamError, ShortReadError, SourceChangedError, StorageError
 from dstream.measure import Meter
 from dstream.store.base import Blob, ObjectInfo
+from dstream.store.http_head import is_plain_length
 from dstream.store.metered import DEADLINE_CODE
 from dstream.store.options import StoreOptions
 from dstream.store.ranges import past_end
@@ -217,7 +218,7 @@ def _sizes(wanted: RangedRead, status: int, headers: Mapping[str, str]) -> tuple
             raise _nonsense(wanted, f"Content-Range {match[0]!r}")
         expected = stop - wanted.start_byte
     else:
-        if not length.isdecimal():
+        if not is_plain_length(length):
             raise _nonsense(wanted, f"no Content-Length ({length!r})")
         size = expected = int(length)
         whole = wanted.start_byte == 0 and wanted.stop_byte in (None, size)
