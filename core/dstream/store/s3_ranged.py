@@ -3,8 +3,8 @@
 boto3 costs several times the CPU for the same bytes, and hides what a read plan must know: the
 status, Retry-After, how many bytes really came.
 
-Between the bytes of small ranges Python itself is what takes the time, so what every read does
-is kept short: requests are made once for many, values are tuples.
+With small ranges Python itself is what takes the time, so what every read does is kept short:
+requests are made once for many, values are tuples.
 """
 
 from __future__ import annotations

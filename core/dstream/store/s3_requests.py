@@ -48,11 +48,11 @@ class Requests:
         if self._region is None:
             return self._remembered(key, version, if_match, None, 0)
         credentials = self._clients.credentials()
-        span = int(_CLOCK.now_s()) // _SIGNED_FOR_S
-        return self._remembered(key, version, if_match, credentials, span)
+        period = int(_CLOCK.now_s()) // _SIGNED_FOR_S
+        return self._remembered(key, version, if_match, credentials, period)
 
     def _made(
-        self, key: str, version: str | None, if_match: str | None, credentials: Any, span: int
+        self, key: str, version: str | None, if_match: str | None, credentials: Any, period: int
     ) -> Request:
         path = f"{self._path_before}{quote(key, safe=_UNRESERVED + '/')}"
         query = self._query
@@ -62,7 +62,7 @@ class Requests:
         headers = self._constant
         if credentials is not None:
             given = (credentials.access_key, credentials.secret_key, credentials.token)
-            now_s = span * _SIGNED_FOR_S
+            now_s = period * _SIGNED_FOR_S
             headers = signed_headers(
                 self._endpoint.host, path, query, headers, given, self._region or "", now_s
             )
